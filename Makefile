@@ -5,6 +5,7 @@
 #   make test        lint, and all tests but the slow ones, on live servers, too: 15 minutes on two cores
 #   make test-slow   ten minutes of random attacks, and models and settings that make test leaves out: MINUTES of it, or all with MINUTES=0
 #   make lint        format, types, import contracts, spelling, Markdown
+#   make site        the docs site, into .site/html, for any static host
 #   make lock        pin all dependencies anew (requirements/dev.txt)
 
 UV_VERSION := 0.13.9
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := tokenflow_sgl emulator tests benchmarks examples
+SOURCES := tokenflow_sgl emulator tests benchmarks examples site
 DOCS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs emulator/README.md benchmarks examples traces/README.md
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -26,7 +27,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business. Without bytecode each process compiles us anew.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow lint format install lock clean
+.PHONY: demo check test test-slow lint site format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -55,6 +56,11 @@ lint: $(STAMP)
 	$(BIN)/codespell $(SOURCES) $(DOCS)
 	$(BIN)/rumdl check --quiet $(DOCS)
 
+# A page that is in no menu and a link or an anchor that leads nowhere end it.
+site: $(STAMP)
+	$(BIN)/python site/stage.py .site/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
@@ -78,4 +84,4 @@ lock: | $(UV)
 		--custom-compile-command "make lock" --output-file requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-results
+	rm -rf .site $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-results
