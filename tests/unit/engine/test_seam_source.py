@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tokenflow_sgl.engine.sglang import seam_check, seam_source
+from tokenflow_sgl.engine.sglang import seam_check
 from tokenflow_sgl.engine.sglang.ledger import ledger
 from tokenflow_sgl.engine.sglang.seam import Seam
-from tokenflow_sgl.engine.sglang.seam_source import UndecidedError, problem
+from tokenflow_sgl.engine.sglang.seam_source import Source, UndecidedError, problem
 
 SEAMS = ledger()
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
@@ -60,26 +60,23 @@ def test_missing_parameters_are_reported_and_present_ones_are_not() -> None:
     assert problem(seam) == f"{target} no longer takes moon, tide"
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """Makes another SGLang, of the files that a test gives it."""
-    seam_source._names.cache_clear()
-    monkeypatch.setattr(
-        seam_source.importlib.util,
-        "find_spec",
-        lambda name: type("", (), {"submodule_search_locations": [str(tmp_path)]}),
-    )
+class Package:
+    """Another SGLang, of the files that a test gives it."""
 
-    def write(**files: str) -> None:
+    def __init__(self, root: Path) -> None:
+        self.source = Source(root)
+
+    def __call__(self, **files: str) -> None:
         for name, text in files.items():
-            Path(tmp_path, f"{name}.py").write_text(text)
+            Path(self.source.root, f"{name}.py").write_text(text)
 
-    yield write
-    seam_source._names.cache_clear()
+    def check(self, target: str, *parameters: str) -> str | None:
+        return self.source.problem(Seam(target, "call", "a test", parameters))
 
 
-def check(target: str, *parameters: str) -> str | None:
-    return problem(Seam(target, "call", "a test", parameters))
+@pytest.fixture
+def package(tmp_path) -> Package:
+    return Package(tmp_path)
 
 
 def test_names_are_followed_through_imports_and_base_classes(package) -> None:
@@ -90,13 +87,13 @@ def test_names_are_followed_through_imports_and_base_classes(package) -> None:
         two="class Base:\n    def method(self, here): ...\n    field: int = 0\n"
         "def function(a, /, b, *rest, c, **others): ...\n",
     )
-    assert check("sglang.one:Child.method", "here") is None
+    assert package.check("sglang.one:Child.method", "here") is None
     no_longer = "sglang.one:Child.method no longer takes gone"
-    assert check("sglang.one:Child.method", "gone") == no_longer
-    assert check("sglang.one:Child.field") is None
-    assert check("sglang.one:function", "a", "b", "rest", "c", "others") is None
+    assert package.check("sglang.one:Child.method", "gone") == no_longer
+    assert package.check("sglang.one:Child.field") is None
+    assert package.check("sglang.one:function", "a", "b", "rest", "c", "others") is None
     gone = "sglang.one:Child.other is missing (Child has no other)"
-    assert check("sglang.one:Child.other") == gone
+    assert package.check("sglang.one:Child.other") == gone
 
 
 def test_branches_count_and_what_only_a_type_checker_sees_does_not(package) -> None:
@@ -106,8 +103,8 @@ def test_branches_count_and_what_only_a_type_checker_sees_does_not(package) -> N
         "if fast:\n    def one(): ...\nelse:\n    def two(): ...\n"
     )
     for name in ("slow", "one", "two"):
-        assert check(f"sglang.one:{name}") is None
-    assert check("sglang.one:Hint") == "sglang.one:Hint is missing (sglang.one has no Hint)"
+        assert package.check(f"sglang.one:{name}") is None
+    assert package.check("sglang.one:Hint") == "sglang.one:Hint is missing (sglang.one has no Hint)"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +125,10 @@ def test_what_the_source_does_not_tell_is_left_to_an_import(package, target, par
         "@dataclass\nclass Field:\n    number: int\n"
     )
     with pytest.raises(UndecidedError):
-        check(target, *parameters)
+        package.check(target, *parameters)
 
 
 def test_a_file_that_does_not_parse_is_left_to_an_import(package) -> None:
     package(one="def broken(:\n")
     with pytest.raises(UndecidedError):
-        check("sglang.one:broken")
+        package.check("sglang.one:broken")

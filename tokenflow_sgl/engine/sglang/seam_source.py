@@ -2,7 +2,8 @@
 
 Importing what the seams lie in takes ten times as long as parsing it. What the text alone does not
 decide (a base class of another package, a name that a call makes) is left to `seam_check`, which
-imports; every start is checked that way, too.
+imports; every start is checked that way, too. `porting/` reads other releases than the installed
+one in the same way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 from tokenflow_sgl.engine.sglang.seam import Seam
@@ -28,191 +28,218 @@ class UndecidedError(Exception):
     """The source alone does not tell."""
 
 
-class _MissingError(Exception):
+class MissingError(Exception):
     """There is no such module or name."""
 
 
-def problem(seam: Seam) -> str | None:
-    """What is wrong with a seam in the source of the installed SGLang; None if it holds.
+class Source:
+    """The source of one SGLang, each module parsed once.
 
-    Raises:
-        UndecidedError: It has to be imported.
+    Attributes:
+        root: The folder of its package `sglang`; None: of the installed one.
     """
-    module, _, path = seam.target.partition(":")
-    try:
-        found = _resolve(module, path.split("."), seam.kind)
-    except _MissingError as error:
-        return f"{seam.target} is missing ({error})"
-    if seam.parameters or seam.places:
-        taken, placed = _parameters(found)
-        absent = [name for name in seam.parameters if name not in taken]
-        if absent and isinstance(found[1], ast.ClassDef):
-            raise UndecidedError  # a decorator or a base class may take them
-        if absent:
-            return f"{seam.target} no longer takes {', '.join(absent)}"
-        if placed < seam.places:
-            return f"{seam.target} takes {placed} arguments by place, not {seam.places}"
-    return None
 
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root
+        self._bindings: dict[str, dict[str, Node]] = {}
+        self._assigned: dict[str, dict[str, dict[str, Node]]] = {}
 
-def _resolve(module: str, path: Sequence[str], kind: str) -> tuple[str, Node]:
-    """Where a name is bound, and by what: (module, statement).
+    def problem(self, seam: Seam) -> str | None:
+        """What is wrong with a seam in this source; None if it holds.
 
-    What an object is asked for may be a field without a value, or assigned in a method.
-    """
-    name, *rest = path
-    where, node = _global(module, name)
-    for part in rest:
-        if not isinstance(node, ast.ClassDef):
-            raise UndecidedError
-        where, node = _member(where, node, part, assigned=kind == "use")
-    if isinstance(node, ast.AnnAssign) and node.value is None and kind != "use":
-        raise UndecidedError  # a field without a value is an attribute of some classes
-    return where, node
-
-
-def _global(module: str, name: str) -> tuple[str, Node]:
-    """A name of a module, followed through imports to where it is made."""
-    names = _names(module)
-    node = names.get(name)
-    if node is None:
-        if source_of(f"{module}.{name}") is not None:
-            raise UndecidedError  # a module in a package
-        if "*" in names or "__getattr__" in names:
-            raise UndecidedError
-        raise _MissingError(f"{module} has no {name}")
-    if isinstance(node, ast.ImportFrom):
-        original = next(each.name for each in node.names if (each.asname or each.name) == name)
-        return _global(_imported(module, node), original)
-    if isinstance(node, ast.Import):
-        raise UndecidedError
-    return module, node
-
-
-def _member(
-    module: str, owner: ast.ClassDef, name: str, *, assigned: bool = False
-) -> tuple[str, Node]:
-    """An attribute of a class, its own or inherited; assigned: or of its objects."""
-    own = _bound(owner.body)
-    if name in own:
-        return module, own[name]
-    if assigned and name in (stored := _stored(module).get(owner.name, {})):
-        return module, stored[name]
-    undecided = "__getattr__" in own or bool(owner.keywords)  # a metaclass may make it
-    for base in owner.bases:
-        inner = base.value if isinstance(base, ast.Subscript) else base
-        if not isinstance(inner, ast.Name):
-            undecided = True
-            continue
-        if name in _FROM_PYTHON.get(inner.id, ()):
-            return module, owner
-        if inner.id in ("object", "Generic", "Protocol", "ABC"):
-            continue
+        Raises:
+            UndecidedError: It has to be imported.
+        """
         try:
-            where, node = _global(module, inner.id)
+            found = self.find(seam)
+        except MissingError as error:
+            return f"{seam.target} is missing ({error})"
+        if seam.parameters or seam.places:
+            taken, placed = self._parameters(found)
+            absent = [name for name in seam.parameters if name not in taken]
+            if absent and isinstance(found[1], ast.ClassDef):
+                raise UndecidedError  # a decorator or a base class may take them
+            if absent:
+                return f"{seam.target} no longer takes {', '.join(absent)}"
+            if placed < seam.places:
+                return f"{seam.target} takes {placed} arguments by place, not {seam.places}"
+        return None
+
+    def find(self, seam: Seam) -> tuple[str, Node]:
+        """Where a seam is bound, and by what: (module, statement).
+
+        The statement of a function has no body: the cache does not keep it.
+
+        Raises:
+            MissingError: There is no such module or name.
+            UndecidedError: It has to be imported.
+        """
+        module, _, path = seam.target.partition(":")
+        return self._resolve(module, path.split("."), seam.kind)
+
+    def _resolve(self, module: str, path: Sequence[str], kind: str) -> tuple[str, Node]:
+        """Where a name is bound, and by what: (module, statement).
+
+        What an object is asked for may be a field without a value, or assigned in a method.
+        """
+        name, *rest = path
+        where, node = self._global(module, name)
+        for part in rest:
             if not isinstance(node, ast.ClassDef):
                 raise UndecidedError
-            return _member(where, node, name, assigned=assigned)
-        except UndecidedError:
-            undecided = True
-        except _MissingError:
-            continue
-    if undecided:
-        raise UndecidedError
-    raise _MissingError(f"{owner.name} has no {name}")
+            where, node = self._member(where, node, part, assigned=kind == "use")
+        if isinstance(node, ast.AnnAssign) and node.value is None and kind != "use":
+            raise UndecidedError  # a field without a value is an attribute of some classes
+        return where, node
 
+    def _global(self, module: str, name: str) -> tuple[str, Node]:
+        """A name of a module, followed through imports to where it is made."""
+        names = self._names(module)
+        node = names.get(name)
+        if node is None:
+            if self.source_of(f"{module}.{name}") is not None:
+                raise UndecidedError  # a module in a package
+            if "*" in names or "__getattr__" in names:
+                raise UndecidedError
+            raise MissingError(f"{module} has no {name}")
+        if isinstance(node, ast.ImportFrom):
+            original = next(each.name for each in node.names if (each.asname or each.name) == name)
+            return self._global(self._imported(module, node), original)
+        if isinstance(node, ast.Import):
+            raise UndecidedError
+        return module, node
 
-@cache
-def _stored(module: str) -> dict[str, dict[str, Node]]:
-    """What methods assign, to their object or another, by class and name, with the method."""
-    path = source_of(module)
-    assert path is not None  # a class was found there
-    found: dict[str, dict[str, Node]] = {}
-    for made in ast.parse(path.read_bytes()).body:
-        if isinstance(made, ast.ClassDef):
-            methods = [each for each in made.body if isinstance(each, ast.FunctionDef)]
-            found[made.name] = {
-                node.attr: method
-                for method in methods
-                for node in ast.walk(method)
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            }
-    return found
-
-
-def _parameters(found: tuple[str, Node]) -> tuple[set[str], int]:
-    """Names of what a callable takes, and how many arguments by their places."""
-    where, node = found
-    bound = 0
-    if isinstance(node, ast.ClassDef):
-        if "__init__" not in (own := _bound(node.body)):
-            return _fields(where, node), sys.maxsize  # how many, a decorator or a base class says
-        node, bound = own["__init__"], 1
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        raise UndecidedError
-    if any(isinstance(e, ast.Name) and e.id == "classmethod" for e in node.decorator_list):
-        bound = 1
-    taken = node.args
-    placed = [*taken.posonlyargs, *taken.args]
-    every = [*placed, *taken.kwonlyargs, taken.vararg, taken.kwarg]
-    count = sys.maxsize if taken.vararg is not None else len(placed) - bound
-    return {each.arg for each in every if each is not None}, count
-
-
-def _fields(module: str, owner: ast.ClassDef) -> set[str]:
-    """Names that a class without a constructor of its own declares, and those of its bases."""
-    found = {name for name, each in _bound(owner.body).items() if isinstance(each, ast.AnnAssign)}
-    for base in owner.bases:
-        if isinstance(base, ast.Name) and base.id in _names(module):
-            try:
-                where, node = _global(module, base.id)
-            except (UndecidedError, _MissingError):
+    def _member(
+        self, module: str, owner: ast.ClassDef, name: str, *, assigned: bool = False
+    ) -> tuple[str, Node]:
+        """An attribute of a class, its own or inherited; assigned: or of its objects."""
+        own = _bound(owner.body)
+        if name in own:
+            return module, own[name]
+        if assigned and name in (stored := self._stored(module).get(owner.name, {})):
+            return module, stored[name]
+        undecided = "__getattr__" in own or bool(owner.keywords)  # a metaclass may make it
+        for base in owner.bases:
+            inner = base.value if isinstance(base, ast.Subscript) else base
+            if not isinstance(inner, ast.Name):
+                undecided = True
                 continue
-            if isinstance(node, ast.ClassDef):
-                found |= _fields(where, node)
-    return found
+            if name in _FROM_PYTHON.get(inner.id, ()):
+                return module, owner
+            if inner.id in ("object", "Generic", "Protocol", "ABC"):
+                continue
+            try:
+                where, node = self._global(module, inner.id)
+                if not isinstance(node, ast.ClassDef):
+                    raise UndecidedError
+                return self._member(where, node, name, assigned=assigned)
+            except UndecidedError:
+                undecided = True
+            except MissingError:
+                continue
+        if undecided:
+            raise UndecidedError
+        raise MissingError(f"{owner.name} has no {name}")
 
+    def _stored(self, module: str) -> dict[str, dict[str, Node]]:
+        """What methods assign, to their object or another, by class and name, with the method."""
+        if module in self._assigned:
+            return self._assigned[module]
+        path = self.source_of(module)
+        assert path is not None  # a class was found there
+        found = self._assigned.setdefault(module, {})
+        for made in ast.parse(path.read_bytes()).body:
+            if isinstance(made, ast.ClassDef):
+                methods = [each for each in made.body if isinstance(each, ast.FunctionDef)]
+                found[made.name] = {
+                    node.attr: method
+                    for method in methods
+                    for node in ast.walk(method)
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                }
+        return found
 
-@cache
-def _names(module: str) -> dict[str, Node]:
-    """What a module binds, by name; "*" for all of another module.
+    def _parameters(self, found: tuple[str, Node]) -> tuple[set[str], int]:
+        """Names of what a callable takes, and how many arguments by their places."""
+        where, node = found
+        bound = 0
+        if isinstance(node, ast.ClassDef):
+            if "__init__" not in (own := _bound(node.body)):
+                return self._fields(
+                    where, node
+                ), sys.maxsize  # how many, a decorator or a base class says
+            node, bound = own["__init__"], 1
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            raise UndecidedError
+        if any(isinstance(e, ast.Name) and e.id == "classmethod" for e in node.decorator_list):
+            bound = 1
+        taken = node.args
+        placed = [*taken.posonlyargs, *taken.args]
+        every = [*placed, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+        count = sys.maxsize if taken.vararg is not None else len(placed) - bound
+        return {each.arg for each in every if each is not None}, count
 
-    Raises:
-        _MissingError: There is no such module.
-        UndecidedError: It is not one of SGLang's, or has no source.
-    """
-    if module.partition(".")[0] != "sglang":
-        raise UndecidedError
-    path = source_of(module)
-    if path is None:
-        raise _MissingError(f"No module named {module!r}")
-    try:
-        return _bound(ast.parse(path.read_bytes()).body)
-    except (OSError, SyntaxError, ValueError):
-        raise UndecidedError from None
+    def _fields(self, module: str, owner: ast.ClassDef) -> set[str]:
+        """Names that a class without a constructor of its own declares, and those of its bases."""
+        found = {
+            name for name, each in _bound(owner.body).items() if isinstance(each, ast.AnnAssign)
+        }
+        for base in owner.bases:
+            if isinstance(base, ast.Name) and base.id in self._names(module):
+                try:
+                    where, node = self._global(module, base.id)
+                except (UndecidedError, MissingError):
+                    continue
+                if isinstance(node, ast.ClassDef):
+                    found |= self._fields(where, node)
+        return found
 
+    def _names(self, module: str) -> dict[str, Node]:
+        """What a module binds, by name; "*" for all of another module.
 
-def source_of(module: str) -> Path | None:
-    """The file of one of SGLang's modules; None: there is none."""
-    package, *parts = module.split(".")
-    spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        place = Path(folder, *parts)
-        for path in (place / "__init__.py", place.with_suffix(".py")):
-            if path.is_file():
-                return path
-    return None
+        Raises:
+            MissingError: There is no such module.
+            UndecidedError: It is not one of SGLang's, or has no source.
+        """
+        if module in self._bindings:
+            return self._bindings[module]
+        if module.partition(".")[0] != "sglang":
+            raise UndecidedError
+        path = self.source_of(module)
+        if path is None:
+            raise MissingError(f"No module named {module!r}")
+        try:
+            found = self._bindings[module] = _bound(ast.parse(path.read_bytes()).body)
+        except (OSError, SyntaxError, ValueError):
+            raise UndecidedError from None
+        return found
 
+    def source_of(self, module: str) -> Path | None:
+        """The file of one of SGLang's modules; None: there is none."""
+        package, *parts = module.split(".")
+        for folder in self._folders(package):
+            place = Path(folder, *parts)
+            for path in (place / "__init__.py", place.with_suffix(".py")):
+                if path.is_file():
+                    return path
+        return None
 
-def _imported(module: str, node: ast.ImportFrom) -> str:
-    """The module that a statement imports from, by its whole name."""
-    if not node.level:
-        return node.module or ""
-    path = source_of(module)
-    package = path is not None and path.name == "__init__.py"
-    parts = module.split(".")
-    kept = parts[: len(parts) - node.level + package]
-    return ".".join([*kept, *([node.module] if node.module else [])])
+    def _folders(self, package: str) -> Sequence[str | Path]:
+        """Where the modules of a package of the outermost level lie."""
+        if self.root is not None:
+            return [self.root] if package == "sglang" else []
+        spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+        return (spec.submodule_search_locations or ()) if spec is not None else ()
+
+    def _imported(self, module: str, node: ast.ImportFrom) -> str:
+        """The module that a statement imports from, by its whole name."""
+        if not node.level:
+            return node.module or ""
+        path = self.source_of(module)
+        package = path is not None and path.name == "__init__.py"
+        parts = module.split(".")
+        kept = parts[: len(parts) - node.level + package]
+        return ".".join([*kept, *([node.module] if node.module else [])])
 
 
 def _bound(body: Sequence[ast.stmt]) -> dict[str, Node]:
@@ -255,3 +282,9 @@ def _branches(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
         yield node.finalbody
     elif isinstance(node, ast.With):
         yield node.body
+
+
+INSTALLED = Source()
+"""The installed SGLang's."""
+problem = INSTALLED.problem
+source_of = INSTALLED.source_of
