@@ -4,6 +4,7 @@
 #   make check       lint, and the short tests that start no SGLang, for daily work
 #   make test        lint, and all tests but the slow ones, on live servers, too: 15 minutes on two cores
 #   make test-slow   ten minutes of random attacks, and models and settings that make test leaves out: MINUTES of it, or all with MINUTES=0
+#   make upstream    what another release of SGLang changes of what this package holds on to: VERSION=0.5.24, BASE=0.5.22 (docs/porting.md)
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make site        the docs site, into .site/html, for any static host
 #   make lock        pin all dependencies anew (requirements/dev.txt)
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := tokenflow_sgl emulator tests benchmarks examples site
+SOURCES := tokenflow_sgl emulator tests benchmarks examples porting site
 DOCS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs emulator/README.md benchmarks examples traces/README.md
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -27,7 +28,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business. Without bytecode each process compiles us anew.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow lint site format install lock clean
+.PHONY: demo check test test-slow upstream lint site format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -47,6 +48,11 @@ ONE_SLOW_TEST := 240
 TURN :=
 test-slow: $(STAMP)
 	$(PYTEST) -m slow $(if $(TURN),--turn $(TURN)) $(if $(filter-out 0,$(MINUTES)),--start-none-after $$(($$(date +%s) + 60 * $(MINUTES) - $(ONE_SLOW_TEST)))) $(ARGS)
+
+# Ends with 1 if there is something to look at, which make tells as an error.
+upstream: $(STAMP)
+	@test -n "$(VERSION)" || { echo "Name a release of SGLang: make upstream VERSION=0.5.24"; exit 2; }
+	$(BIN)/python -m porting.upstream $(VERSION) $(if $(BASE),--base $(BASE)) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
