@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,10 +31,10 @@ class Caller:
 
     Attributes:
         place: As "module:Class.function".
-        calls: The calls, by the name of what is called.
+        calls: Names of what it calls.
     """
 
-    def __init__(self, place: str, node: Function, calls: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, place: str, node: Function, calls: frozenset[str]) -> None:
         self.place, self.calls = place, calls
         self._node = node
 
@@ -70,16 +69,20 @@ class Callers:
     Args:
         base: The release that is known.
         new: The other one.
-        names: What may be asked for: names of methods, functions and classes.
+        asked: What may be asked for: names of methods, functions and classes, with their classes.
     """
 
-    def __init__(self, base: Release, new: Release, names: Collection[str]) -> None:
-        self._names = frozenset(names)
+    def __init__(
+        self, base: Release, new: Release, asked: Collection[tuple[str, str | None]]
+    ) -> None:
+        self._definitions = _definitions(new, {name for name, _ in asked})
+        self._owners: dict[str, set[str]] = {name: set() for name, _ in asked}
+        for name, owner in asked:
+            self._owners[name] |= {owner} if owner is not None else set()
         self._base_files = _changed(base, new)
         self._new_files = _changed(new, base)
         self._base = self._of(self._base_files)
         self._new = self._of(self._new_files)
-        self._definitions = _definitions(new, self._names)
 
     def of(self, name: str, owner: str | None) -> list[ChangedCaller]:
         """Changed callers of a name, of a class or, with None, of a module."""
@@ -111,26 +114,30 @@ class Callers:
 
     def _of(self, files: Mapping[str, bytes]) -> dict[str, Caller]:
         """All functions in these modules that call one of the names."""
-        any_name = "|".join(sorted(map(re.escape, self._names))) or "(?!)"
+        any_name = "|".join(sorted(map(re.escape, self._owners))) or "(?!)"
         called = re.compile(rb"\b(%b)\(" % any_name.encode())
         found = {}
         for module, text in files.items():
-            if called.search(text):
+            names = {each.decode() for each in called.findall(text)}
+            names = {each for each in names if self._may_be_ours(each, text)}
+            if names:
                 for inside, function in _functions(ast.parse(text).body, ""):
-                    calls = self._calls(function)
+                    calls = _calls(function, names)
                     if calls:
                         place = f"{module}:{inside}"
                         found[place] = Caller(place, function, calls)
         return found
 
-    def _calls(self, function: Function) -> dict[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = defaultdict(list)
-        for node in ast.walk(function):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if name in self._names:
-                    found[name].append(ast.unparse(node))
-        return {name: tuple(each) for name, each in found.items()}
+    def _may_be_ours(self, name: str, text: bytes) -> bool:
+        """Whether calls by this name in a module are worth a look."""
+        owners = self._owners[name]
+        return self._definitions[name] <= COMMON or any(each.encode() in text for each in owners)
+
+
+def _calls(function: Function, names: Collection[str]) -> frozenset[str]:
+    """Which of these names a function calls."""
+    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return frozenset(getattr(each, "attr", getattr(each, "id", "")) for each in called) & {*names}
 
 
 def _compared(

@@ -94,7 +94,7 @@ Found = Definition | str
 def compare(base: Release, new: Release, seams: Sequence[Seam]) -> Comparison:
     """What the new release changes of these seams."""
     held = [each for each in seams if each.kind in ("hook", "override")]
-    callers = Callers(base, new, {_called(each)[0] for each in held})
+    callers = Callers(base, new, {_called(each) for each in held})
     found: list[Finding] = []
     absent: list[str] = []
     arrived: list[str] = []
@@ -205,8 +205,12 @@ def _taken(
         taken = [_constructor(seam, one.node, base), _constructor(seam, other.node, new)]
     else:
         return
-    for told in differences(*taken):
-        yield Change("signature", told)
+    placed = {each.name for each in taken[0][: seam.places + 1]}  # the first may be self
+    given = {*seam.parameters, *placed} if seam.places else {*seam.parameters}
+    for each in differences(*taken):
+        # What SGLang may give to a hook or an override is all of it.
+        concerned = seam.kind in ("hook", "override") or each.required or each.names & given
+        yield Change("signature" if concerned else "used", each.told)
 
 
 def _problem(seam: Seam, release: Release) -> str | None:

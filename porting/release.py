@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -28,12 +28,14 @@ class Definition:
         node: The statement; of an attribute that methods assign, the first of them.
         owner: The class that it is part of; None: of a module.
         name: Its name there.
+        assigned: Statements in the methods of its class that assign attributes, by their names.
     """
 
     module: str
     node: ast.stmt
     owner: ast.ClassDef | None
     name: str
+    assigned: Mapping[str, list[ast.stmt]] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -59,7 +61,7 @@ class Definition:
         if self.owner is None or not isinstance(node, Function):
             return text_of(node)
         if node.name != self.name:
-            found = [text_of(each) for each in _assignments(self.owner, self.name)]
+            found = [text_of(each) for each in self.assigned[self.name]]
         else:  # a property has several
             same = [each for each in self.owner.body if isinstance(each, Function)]
             found = [text_of(each) for each in same if each.name == self.name] or [text_of(node)]
@@ -79,6 +81,7 @@ class Release:
         self.version, self.root = version, root
         self.source = Source(root)
         self._trees: dict[str, list[ast.stmt]] = {}
+        self._assigned: dict[int, dict[str, list[ast.stmt]]] = {}
         self._at: dict[str, dict[tuple[int, str], tuple[ast.stmt, ast.ClassDef | None]]] = {}
 
     @cached_property
@@ -111,7 +114,15 @@ class Release:
         statement, owner = self._whole(where, node)
         if owner is None and isinstance(statement, ast.ClassDef | Function):
             name = statement.name  # an import may have renamed it
-        return Definition(where, statement, owner, name)
+        return Definition(where, statement, owner, name, self._assignments(owner))
+
+    def _assignments(self, owner: ast.ClassDef | None) -> dict[str, list[ast.stmt]]:
+        """What methods of a class assign, to their object or another, by name."""
+        if owner is None:
+            return {}
+        if id(owner) not in self._assigned:
+            self._assigned[id(owner)] = _assignments(owner)
+        return self._assigned[id(owner)]
 
     def _whole(self, module: str, node: ast.stmt) -> tuple[ast.stmt, ast.ClassDef | None]:
         """A statement with its body, and the class that it is in."""
@@ -215,14 +226,13 @@ def _variable_classes(body: list[ast.stmt], name: str) -> Iterator[str]:
                 yield made.id
 
 
-def _assignments(owner: ast.ClassDef, name: str) -> Iterator[ast.stmt]:
-    """Statements in the methods of a class that assign an attribute."""
+def _assignments(owner: ast.ClassDef) -> dict[str, list[ast.stmt]]:
+    """Statements in the methods of a class that assign attributes, by their names."""
+    found: dict[str, list[ast.stmt]] = {}
     for node in ast.walk(owner):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(
-                isinstance(each, ast.Attribute) and each.attr == name
-                for target in targets
-                for each in ast.walk(target)
-            ):
-                yield node
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for each in ast.walk(target):
+                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                        found.setdefault(each.attr, []).append(node)
+    return found

@@ -55,25 +55,42 @@ def _text(default: ast.expr | None) -> str | None:
     return None if default is None else text_of(default)
 
 
-def differences(base: list[Parameter], new: list[Parameter]) -> Iterator[str]:
-    """Sentences on what changed of the parameters, for those who call and those who override."""
+@dataclass(frozen=True)
+class Difference:
+    """One difference between two signatures.
+
+    Attributes:
+        told: A sentence on it.
+        names: Parameters that it is about; a caller that gives none of them is not concerned.
+        required: Whether every caller is concerned.
+    """
+
+    told: str
+    names: frozenset[str]
+    required: bool = False
+
+
+def differences(base: list[Parameter], new: list[Parameter]) -> Iterator[Difference]:
+    """What changed of the parameters."""
     before, after = {each.name: each for each in base}, {each.name: each for each in new}
-    for name in before.keys() - after.keys():
-        yield f"no longer takes {name}"
+    for name in (each.name for each in base if each.name not in after):
+        yield Difference(f"no longer takes {name}", frozenset({name}))
     for each in new:
         if each.name not in before:
             optional = "" if each.default is None else " (optional)"
-            yield f"takes a new {each.name}{optional}"
+            told = f"takes a new {each.name}{optional}"
+            yield Difference(told, frozenset({each.name}), each.default is None)
     for name in (each.name for each in base if each.name in after):
         old, now = before[name], after[name]
         if old.by != now.by:
-            yield f"takes {name} by {now.by}, not by {old.by}"
+            yield Difference(f"takes {name} by {now.by}, not by {old.by}", frozenset({name}))
         if old.default != now.default:
-            yield f"default of {name}: {_told(old.default)}, now {_told(now.default)}"
+            told = f"default of {name}: {_told(old.default)}, now {_told(now.default)}"
+            yield Difference(told, frozenset({name}), now.default is None)
     kept = [[each.name for each in side if each.by != "name"] for side in (base, new)]
     common = [[name for name in side if name in before and name in after] for side in kept]
     if common[0] != common[1] and set(common[0]) == set(common[1]):
-        yield f"order of parameters: {', '.join(common[1])}"
+        yield Difference(f"order of parameters: {', '.join(common[1])}", frozenset(common[0]))
 
 
 def _told(default: str | None) -> str:

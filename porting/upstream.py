@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import json
 import sys
 import textwrap
@@ -48,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except FetchError as error:
         print(f"upstream: {error}", file=sys.stderr)
         return 2
+    gc.disable()  # trees are many objects, and none of them goes before the end
     found = compare(base, new, ledger())
+    gc.enable()
     if given.json is not None:
         given.json.write_text(json.dumps(as_data(found), indent=1) + "\n", encoding="utf-8")
     for line in report(found, diffs=not given.brief):

@@ -131,7 +131,13 @@ def test_fields_are_what_a_class_takes_that_we_make(compared) -> None:
     base = "@dataclass\nclass Thing:\n    first: int\n    second: int = 0\n"
     new = base + "    third: int = 0\n"
     made = seam("Thing", "import", "one", "first")
-    assert "signature: takes a new third (optional)" in told(compared(base, new, made))
+    assert "used: takes a new third (optional)" in told(compared(base, new, made))
+    assert "signature: takes a new third" in told(
+        compared(base, new.replace("third: int = 0", "third: int"), made)
+    )
+    assert "signature: no longer takes first" in told(
+        compared(base, base.replace("first", "one"), made)
+    )
     assert compared(base, new, seam("Thing", "import")).findings == ()
 
 
