@@ -25,7 +25,7 @@ from tokenflow_sgl.engine.sglang.ledger import ledger
 from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
 
 WIDTH = 80
-"""Columns of the report; lines of a diff are as long as the source's."""
+"""Columns of the report; a longer line of source is shown in parts."""
 _MEANING = {
     "gone": "It is not there",
     "signature": "It takes something else, or is called in another way",
@@ -142,8 +142,20 @@ def _finding(
 
 def _diff(change: Change, found: Comparison) -> Iterator[str]:
     """The two texts as a unified diff, without comments, docstrings and annotations."""
-    before, after = change.base.splitlines(), change.new.splitlines()
+    before, after = _lines(change.base), _lines(change.new)
     return difflib.unified_diff(before, after, found.base, found.new, lineterm="")
+
+
+def _lines(text: str) -> list[str]:
+    """Lines of a text; of a long one, such as a call with many arguments, its parts."""
+    found = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        parts = line.split(", ") if len(line) > WIDTH else [line]
+        found += [f"{each}," for each in parts[:1] if parts[1:]]
+        found += [f"{indent}    {each}," for each in parts[1:-1]]
+        found.append(f"{indent}    {parts[-1]}" if parts[1:] else line)
+    return found
 
 
 def _changed_lines(change: Change) -> tuple[int, int]:

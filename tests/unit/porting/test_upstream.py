@@ -45,6 +45,17 @@ def test_a_change_ends_with_1_and_has_verdict_reason_and_diff(cache, capsys) -> 
     assert "    +    return 2" in lines
 
 
+def test_a_long_call_is_shown_by_its_arguments(cache, capsys, tmp_path) -> None:
+    call = ", ".join(f"argument_{number}={number}" for number in range(9))
+    for name, given in (("a", call), ("b", call.replace("=4", "=5"))):
+        module = tmp_path / name / "srt" / "one.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(f"class Thing:\n    def run(self):\n        go({given})\n")
+    assert upstream.main([str(tmp_path / "b"), "--base", str(tmp_path / "a")]) == 1
+    changed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    -")]
+    assert changed[1:] == ["    -        argument_4=4,"]
+
+
 def test_a_brief_report_has_no_source(cache, capsys) -> None:
     data = cache / "report.json"
     assert run(cache, "2.0", "--brief", "--json", str(data)) == 1
