@@ -15,6 +15,9 @@ _LOGS = ("logger", "logging", "log", "warnings")
 _RENAMED = {"List": "list", "Dict": "dict", "Tuple": "tuple", "Set": "set", "Type": "type"}
 """Types of `typing`, and what they are called today."""
 
+_REMARKED = ("A", "Annotated")
+"""Types with remarks behind them, such as the help text of an option."""
+
 
 def text_of(node: ast.AST) -> str:
     """The text of a definition or a statement, to be compared."""
@@ -71,7 +74,7 @@ class _Plain(ast.NodeTransformer):
 
 
 class _Modern(ast.NodeTransformer):
-    """Writes a type as it is written today: `X | None` for `Optional[X]`, no quotes."""
+    """Writes a type as it is written today: `X | None` for `Optional[X]`, no quotes, no remarks."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str):
@@ -85,8 +88,13 @@ class _Modern(ast.NodeTransformer):
         return ast.Name(_RENAMED.get(node.id, node.id))
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        name = node.value.id if isinstance(node.value, ast.Name) else ""
+        if name in _REMARKED and isinstance(node.slice, ast.Tuple):
+            return self.visit(node.slice.elts[0])  # type: ignore[no-any-return]
+        if name == "Literal":
+            return node  # its strings are no types
         self.generic_visit(node)
-        if isinstance(node.value, ast.Name) and node.value.id == "Optional":
+        if name == "Optional":
             return ast.BinOp(node.slice, ast.BitOr(), ast.Constant(None))
         return node
 

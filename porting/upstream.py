@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = compare(base, new, ledger())
     gc.enable()
     if given.json is not None:
-        given.json.write_text(json.dumps(as_data(found), indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(as_data(found), indent=0) + "\n", encoding="utf-8")
     for line in report(found, diffs=not given.brief):
         print(line)
     return 1 if found.findings else 0
@@ -178,19 +178,34 @@ def as_data(found: Comparison) -> dict[str, object]:
         "base": found.base,
         "new": found.new,
         "seams": found.seams,
+        "arrived": [_short(each) for each in found.arrived],
+        "absent": len(found.absent),
+        "undecided": [_short(each) for each in found.undecided],
         "counts": {risk: found.count(risk) for risk in RISKS},
-        "arrived": found.arrived,
-        "absent": found.absent,
-        "undecided": found.undecided,
-        "findings": [
-            {
-                "target": each.seam.target,
-                "kind": each.seam.kind,
-                "changes": [f"{one.risk}: {one.told}{_size(one)}" for one in each.changes],
+        "findings": {
+            risk: {
+                _short(each.seam.target): _summary(each)
+                for each in found.findings
+                if each.risk == risk
             }
-            for each in found.findings
-        ],
+            for risk in RISKS
+        },
     }
+
+
+def _short(target: str) -> str:
+    """A target without the package that nearly all are in."""
+    return target.removeprefix("sglang.srt.")
+
+
+def _summary(finding: Finding) -> str | int:
+    """The most dangerous changes of a seam in a line; of one with callers only: how many."""
+    own = [each for each in finding.changes if each.risk == finding.risk]
+    if finding.risk in ("callers", "far"):
+        return len(own)
+    callers = sum(each.risk in ("callers", "far") for each in finding.changes)
+    told = [_size(each).strip() or each.told for each in own]
+    return "; ".join([*told, f"{callers} callers"] if callers else told)
 
 
 if __name__ == "__main__":

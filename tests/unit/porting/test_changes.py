@@ -117,6 +117,13 @@ def test_the_type_of_a_field_counts_and_how_it_is_written_does_not(compared) -> 
     assert risks(compared(base, base.replace("List[int]", "array"), held)) == ["attribute"]
 
 
+def test_the_help_text_of_an_option_does_not_count(compared) -> None:
+    base, held = "class Thing:\n    size: A[int, 'how many'] = 1\n", seam("Thing.size", "use")
+    new = base.replace("'how many'", "Arg(help='how many tokens', aliases=['--many-tokens'])")
+    assert compared(base, new, held).findings == ()
+    assert risks(compared(base, new.replace("A[int", "A[float"), held)) == ["attribute"]
+
+
 def test_both_parts_of_a_property_are_compared(compared) -> None:
     base = (
         "class Thing:\n    @property\n    def size(self):\n        return 1\n"
