@@ -171,7 +171,7 @@ def _changes(seam: Seam, one: Found, other: Found, base: Release, new: Release) 
             risk, what = "attribute", "is assigned or computed in another way"
         yield Change(risk, what, before, after)
     if one.place != other.place:
-        yield Change("moved", f"from {one.place} to {other.place}; it is still found")
+        yield Change("moved", f"from {one.place} to {other.place}")
 
 
 def _where_now(seam: Seam, new: Release) -> str:

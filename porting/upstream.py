@@ -203,8 +203,10 @@ def _summary(finding: Finding) -> str | int:
     own = [each for each in finding.changes if each.risk == finding.risk]
     if finding.risk in ("callers", "far"):
         return len(own)
+    if finding.risk == "moved":
+        return f"to {_short(finding.place)}"
     callers = sum(each.risk in ("callers", "far") for each in finding.changes)
-    told = [_size(each).strip() or each.told for each in own]
+    told = [_size(each).strip() or each.told.replace("sglang.srt.", "") for each in own]
     return "; ".join([*told, f"{callers} callers"] if callers else told)
 
 
