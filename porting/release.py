@@ -11,7 +11,7 @@ from pathlib import Path
 
 from porting.meaning import Function, text_of
 from tokenflow_sgl.engine.sglang.seam import Seam
-from tokenflow_sgl.engine.sglang.seam_source import MissingError, Source, UndecidedError
+from tokenflow_sgl.engine.sglang.seam_source import MissingError, SglangSource, UndecidedError
 
 _SPREAD = {"sglang.srt.server_args:ServerArgs": "srt/arg_groups"}
 """Classes that SGLang makes of fields of other classes when it is imported, and where these lie."""
@@ -79,7 +79,7 @@ class Release:
 
     def __init__(self, version: str, root: Path) -> None:
         self.version, self.root = version, root
-        self.source = Source(root)
+        self.source = SglangSource(root)
         self._trees: dict[str, list[ast.stmt]] = {}
         self._assigned: dict[int, dict[str, list[ast.stmt]]] = {}
         self._at: dict[str, dict[tuple[int, str], tuple[ast.stmt, ast.ClassDef | None]]] = {}

@@ -10,7 +10,7 @@ import pytest
 from tokenflow_sgl.engine.sglang import seam_check
 from tokenflow_sgl.engine.sglang.ledger import ledger
 from tokenflow_sgl.engine.sglang.seam import Seam
-from tokenflow_sgl.engine.sglang.seam_source import Source, UndecidedError, problem
+from tokenflow_sgl.engine.sglang.seam_source import SglangSource, UndecidedError, problem
 
 SEAMS = ledger()
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
@@ -64,7 +64,7 @@ class Package:
     """Another SGLang, of the files that a test gives it."""
 
     def __init__(self, root: Path) -> None:
-        self.source = Source(root)
+        self.source = SglangSource(root)
 
     def __call__(self, **files: str) -> None:
         for name, text in files.items():

@@ -32,7 +32,7 @@ class MissingError(Exception):
     """There is no such module or name."""
 
 
-class Source:
+class SglangSource:
     """The source of one SGLang, each module parsed once.
 
     Attributes:
@@ -284,7 +284,7 @@ def _branches(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
         yield node.body
 
 
-INSTALLED = Source()
+INSTALLED = SglangSource()
 """The installed SGLang's."""
 problem = INSTALLED.problem
 source_of = INSTALLED.source_of
