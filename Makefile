@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := tokenflow_sgl emulator tests benchmarks examples porting site
+SOURCES := tokenflow_sgl emulator tests benchmarks examples porting website
 DOCS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs emulator/README.md benchmarks examples traces/README.md
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -64,7 +64,7 @@ lint: $(STAMP)
 
 # A page that is in no menu and a link or an anchor that leads nowhere end it.
 site: $(STAMP)
-	$(BIN)/python site/stage.py .site/pages
+	$(BIN)/python website/stage.py .site/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("site") / "pages"
-    runpy.run_path(str(ROOT / "site/stage.py"))["main"](into)
+    runpy.run_path(str(ROOT / "website/stage.py"))["main"](into)
     return into
 
 

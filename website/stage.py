@@ -1,6 +1,6 @@
 """Puts the pages of the docs site, and the files that they link to, below one folder.
 
-    python site/stage.py .site/pages
+    python website/stage.py .site/pages
 
 The pages lie where readers of the repository find them, some beside what they measure, so that
 links between them hold in both places. Only files that git tracks are copied.
