@@ -3,7 +3,7 @@
     python website/stage.py .site/pages
 
 The pages lie where readers of the repository find them, some beside what they measure, so that
-links between them hold in both places. Only files that git tracks are copied.
+links between them hold in both places. What git ignores is not copied.
 """
 
 from __future__ import annotations
