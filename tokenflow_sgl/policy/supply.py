@@ -23,6 +23,8 @@ SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
 FAR = 2.0
 """Batches above so many times those that were seen are not inferred where servers are compared."""
+MOST_OF_ROWS = 0.99
+"""Rows take at most such a part of a token's time: a fit of few steps may give them all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def modelled(state: State, context: float, own: float, *, inferred: bool = True)
         total = rows * context  # what they share is read by each; or another pool is full before
     part = 1.0 if inferred else min(1.0, FAR * state.costs.seen_rows / max(rows, 1.0))
     step = max(state.costs.token_seconds(part * rows, part * total), SHORTEST_STEP)
-    row = _row(state, part * rows) / step if memory.ahead else 0.0
+    row = min(_row(state, part * rows) / step, MOST_OF_ROWS) if memory.ahead else 0.0
     return Supply((1.0 - row) * step / total, 1.0 / step, context * row / (1.0 - row))
 
 

@@ -185,4 +185,5 @@ class Served:
         self.flush_when_idle()
         text = self.log()
         for trouble in ("leak", "Scheduler hit an exception", "Traceback"):
-            assert trouble not in text, text[-6000:]
+            where = text.find(trouble)
+            assert where < 0, f"{trouble}: {text[max(where - 500, 0) : where + 4000]}"

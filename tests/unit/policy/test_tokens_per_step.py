@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import states
 
 from tokenflow_sgl.contract import Phase, State
+from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.headroom import headroom
@@ -53,6 +55,16 @@ def test_rows_of_drafts_cost_the_same_at_any_length(make_state, make_stream) -> 
     one, other = (modelled(plain, each, each) for each in (200.0, 800.0))
     assert (one.row, other.row) == (0.0, 0.0)
     assert 800.0 * one.token_cost > 1.3 * 800.0 * other.token_cost
+
+
+def test_a_fit_that_gives_rows_the_whole_step_is_priced(make_state, make_stream) -> None:
+    """As one of few steps does: nothing grows with the context, and each still has a price."""
+    costs = StepCosts(decode=(0.0, 0.004, 0.0))
+    state = make_state([make_stream()] * 4, total=1000, ahead=8, tokens_per_step=2.0, costs=costs)
+    supply = modelled(state, 92.0, 92.0)
+    # Ten streams of 92 and 8 tokens fit; each waits for ten rows to get two tokens.
+    assert supply.token_cost * (100.0 + supply.row) == pytest.approx(0.04 / 2.0 / 1000 * 100.0)
+    assert math.isfinite(headroom(state, WorkingSetConfig()))
 
 
 def test_what_was_measured_counts_for_rows_and_context(make_state, make_stream) -> None:
