@@ -7,10 +7,16 @@
 #   make upstream    what another release of SGLang changes of what this package holds on to: VERSION=0.5.24, BASE=0.5.22 (docs/porting.md)
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make site        the docs site, into .site/html, for any static host
-#   make lock        pin all dependencies anew (requirements/dev.txt)
+#   make lock        pin all dependencies anew (requirements/)
+#
+# SGLANG=0.5.22 runs a target on that release of SGLang, in an environment of its own: make test SGLANG=0.5.22
 
 UV_VERSION := 0.13.9
-VENV := .venv
+SGLANG :=
+OLDER := $(wildcard requirements/sglang-*.in)
+LOCK := requirements/$(if $(SGLANG),sglang-$(SGLANG),dev).txt
+$(if $(wildcard $(LOCK)),,$(error There is no $(LOCK). Without SGLANG it is the newest release; others: $(OLDER:requirements/sglang-%.in=%)))
+VENV := .venv$(if $(SGLANG),-$(SGLANG))
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
@@ -74,8 +80,8 @@ format: $(STAMP)
 install: $(STAMP)
 
 # Bytecode first: SGLang imports in half the time, and every test server imports it. uv shares its cache between environments by hard links, so only the first install on a machine downloads.
-$(STAMP): requirements/dev.txt $(PROJECTS) | $(UV)
-	$(UV) pip sync --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
+$(STAMP): $(LOCK) $(PROJECTS) | $(UV)
+	$(UV) pip sync --compile-bytecode --python $(BIN)/python --require-hashes $(LOCK)
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable emulator
 	@touch $@
 
@@ -84,10 +90,14 @@ $(UV):
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
+# Older releases get the versions of the newest one, but where they need others.
+COMPILE = $(UV) pip compile --quiet $(PROJECTS) --all-extras --generate-hashes --no-annotate --no-emit-package tokenflow-sgl \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_34 --custom-compile-command "make lock"
 lock: | $(UV)
-	$(UV) pip compile --quiet $(PROJECTS) --all-extras --upgrade --generate-hashes --no-annotate --no-emit-package tokenflow-sgl \
-		--python-version 3.11 --python-platform x86_64-manylinux_2_34 \
-		--custom-compile-command "make lock" --output-file requirements/dev.txt
+	$(COMPILE) --upgrade --output-file requirements/dev.txt
+	for older in $(OLDER:.in=); do \
+		cp requirements/dev.txt $$older.txt && $(COMPILE) --override $$older.in --output-file $$older.txt || exit; \
+	done
 
 clean:
-	rm -rf .site $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-results
+	rm -rf .site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-results

@@ -22,7 +22,7 @@ from porting.changes import RISKS, Change, Comparison, Finding, compare
 from porting.release import Release
 from porting.wheels import FetchError, cache_folder, package_of
 from tokenflow_sgl.engine.sglang.ledger import ledger
-from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
+from tokenflow_sgl.engine.sglang.version import proved_sglang
 
 WIDTH = 80
 """Columns of the report; a longer line of source is shown in parts."""
@@ -63,7 +63,7 @@ def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="upstream", description=__doc__.partition("\n")[0])
     parser.add_argument("version", help="a release of SGLang, or the folder of its package sglang")
     parser.add_argument(
-        "--base", default=SUPPORTED_SGLANG, help="what to compare with; by default %(default)s"
+        "--base", default=proved_sglang()[-1], help="what to compare with; by default %(default)s"
     )
     parser.add_argument("--brief", action="store_true", help="leave the diffs out")
     parser.add_argument("--json", type=Path, help="a file for the report without diffs, as JSON")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.sglang import Request
+from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
@@ -70,9 +71,11 @@ class Tree:
     def is_backuped(self, node: str) -> bool:
         return self.backed_up
 
-    tree_core = SimpleNamespace(build_backup_kv_action=lambda node: node)
+    tree_core = SimpleNamespace(
+        collect_path_info=lambda nodes: [[SimpleNamespace(node_id=each)] for each in nodes]
+    )
 
-    def _execute_and_commit_kv_backup(self, action: str) -> int:
+    def _execute_and_commit_kv_backup(self, action: BackupKV) -> int:
         self.backed_up = not self.host_full
         return int(self.backed_up)
 

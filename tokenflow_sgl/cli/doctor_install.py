@@ -6,8 +6,6 @@ import importlib.metadata
 import os
 from dataclasses import dataclass
 
-from tokenflow_sgl.pip_hints import pip_install
-
 PLUGIN = "tokenflow"
 """Name of our entry point in `PLUGIN_GROUP`."""
 PLUGIN_GROUP = "sglang.srt.plugins"
@@ -42,31 +40,30 @@ def installation(*, unproved: bool = False) -> list[Check]:
 
 
 def _sglang(unproved: bool) -> Check:
-    from tokenflow_sgl.engine.sglang import seam_check
-    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, UNPROVED_VARIABLE
+    from tokenflow_sgl.engine.sglang import version
+    from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE
 
-    version = seam_check.installed_sglang()
-    supported = SUPPORTED_SGLANG
-    if version is None:
+    installed = version.installed_sglang()
+    if installed is None:
         return Check(
             "sglang",
             "not installed",
             "SGLang is not installed",
-            f"{pip_install('sglang')} installs the supported version",
+            f"{version.install_proved()} installs a supported version",
         )
-    if seam_check.supported():
-        return Check("sglang", f"{version}, the supported version")
+    if version.supported():
+        return Check("sglang", f"{installed}, a supported version")
     if unproved or os.environ.get(UNPROVED_VARIABLE) == "1":
         return Check(
             "sglang",
-            f"{version}; proved is {supported}",
-            note=f"But tokenflow was not proved on SGLang {version}: answers may be wrong.",
+            f"{installed}; proved: {version.proved()}",
+            note=f"But tokenflow was not proved on SGLang {installed}: answers may be wrong.",
         )
     return Check(
         "sglang",
-        f"{version}; supported is {supported}",
-        f"SGLang {version} is installed, which tokenflow was not proved on",
-        f"pip install sglang=={supported}",
+        f"{installed}; supported: {version.proved()}",
+        f"SGLang {installed} is installed, which tokenflow was not proved on",
+        version.install_proved(),
     )
 
 

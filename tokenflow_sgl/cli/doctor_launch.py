@@ -158,7 +158,7 @@ def seam_states() -> list[tuple[Seam, str | None]]:
 
 def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
     """Whether all of them hold."""
-    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
+    from tokenflow_sgl.engine.sglang.version import proved
 
     broken = [trouble for _, trouble in states if trouble]
     if not broken:
@@ -167,7 +167,7 @@ def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
         "seams",
         f"{len(broken)} of {len(states)} broken",
         broken[0],
-        f"install SGLang {SUPPORTED_SGLANG} or start without --scheduler tokenflow",
+        f"install SGLang {proved()} or start without --scheduler tokenflow",
     )
 
 

@@ -25,6 +25,7 @@ from tokenflow_sgl.engine.config import (
 )
 from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.sglang.hooking import check_in_place, hold
+from tokenflow_sgl.engine.sglang.release import heard, hold_controller
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 
@@ -50,14 +51,9 @@ def announcement(scheduler: type) -> dict[str, Any]:
     return {NAME: scheduler.__name__}
 
 
-def hold_controller() -> None:
+def hold_replicas() -> None:
     """In the process of the controller of data-parallel replicas: it passes on what all say."""
-    hold(
-        f"{CONTROLLER}:DataParallelController.get_init_info",
-        _hand_on,
-        HookType.AFTER,
-        "passes on what the schedulers of data-parallel replicas say",
-    )
+    hold_controller(_of_all)
 
 
 def hold_launch() -> None:
@@ -85,7 +81,7 @@ def _launch(
     def wait_for_ours() -> None:
         result.wait_for_ready()
         try:
-            check_all(result.scheduler_infos)
+            check_all(heard(result.scheduler_infos))
             check_in_place()
         except SeamError as error:
             # First: a rank that outlives another one for a moment has SGLang end this process.
@@ -122,9 +118,10 @@ def _asked_for(server_args: ServerArgs) -> bool:
     )
 
 
-def _hand_on(said: dict[str, Any], controller: Any) -> dict[str, Any] | None:
-    names = {each.get(NAME) for each in controller._scheduler_init_infos}
+def _of_all(said: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the replicas' schedulers say as one; empty: not all of them are ours."""
+    names = {each.get(NAME) for each in said}
     if len(names) != 1 or None in names:
-        return None
-    ratios = [each[HOST_KV] for each in controller._scheduler_init_infos if HOST_KV in each]
-    return {**said, NAME: names.pop(), **({HOST_KV: min(ratios)} if ratios else {})}
+        return {}
+    ratios = [each[HOST_KV] for each in said if HOST_KV in each]
+    return {NAME: names.pop(), **({HOST_KV: min(ratios)} if ratios else {})}

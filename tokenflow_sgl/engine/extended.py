@@ -19,6 +19,7 @@ from tokenflow_sgl.engine.features import features_on
 from tokenflow_sgl.engine.launch_lag import launch_lag
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
+from tokenflow_sgl.engine.sglang.release import said
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import local_time
@@ -85,7 +86,7 @@ class ExtendedScheduler(Scheduler):  # type: ignore[misc]
 
     @overrides("says that the scheduler is ours, now that all of it is built")
     def get_init_info(self) -> dict[str, Any]:
-        return {**super().get_init_info(), **announcement(type(self))}
+        return said(super().get_init_info(), announcement(type(self)))
 
     @overrides("times the steps")
     def get_next_batch_to_run(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> Any:

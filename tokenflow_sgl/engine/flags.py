@@ -33,6 +33,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved, flag_of
+from tokenflow_sgl.engine.sglang.release import WORKERS_SERVE_OURS
 from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import (
@@ -212,7 +213,7 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     check_options(server_args, layers=layers is not None)
     check_scheduled_layers(config)
     check_contiguity(server_args, config)
-    check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
+    check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP if WORKERS_SERVE_OURS else None)
     check_rust(envs.SGLANG_RUST_SERVER.get())
     check_deposits(server_args, config)
     make_policy(config.policy, config.working_set)

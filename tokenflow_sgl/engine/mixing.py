@@ -16,6 +16,7 @@ from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.sglang.attention import GraphSettings
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.release import megamoe
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
@@ -45,7 +46,7 @@ class Mixing:
             and backend != "DeepseekSparseAttnBackend"
             # SGLang refuses mixed steps at start with these, which do not expect decoding rows.
             and not get_parallel().enable_cp_tp_group_sharing
-            and not get_parallel().enable_megamoe_for_layernorm_sp
+            and not megamoe(get_parallel())
         )
 
     def mixes(self, policy_decides: bool, decoding: int) -> bool:

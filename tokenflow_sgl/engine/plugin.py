@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.announcement import CONTROLLER, hold_controller, hold_launch
+from tokenflow_sgl.engine.announcement import CONTROLLER, hold_launch, hold_replicas
 from tokenflow_sgl.engine.config import (
     COMMAND_ATTRIBUTE,
     NO_PLANNER,
@@ -81,7 +81,7 @@ def register() -> None:
             ("server_args",),
         )
     if CONTROLLER in sys.modules:
-        hold_controller()
+        hold_replicas()
 
 
 def _after_add_cli_args(_result: None, parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tokenflow_sgl.engine.config import HIDDEN
+from tokenflow_sgl.engine.sglang.release import opening_of
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 
@@ -35,7 +36,7 @@ class Reasoning:
     def __init__(self, model_config: ModelConfig, tokenizer: Any, thinking: str = HIDDEN) -> None:
         self.hidden = thinking == HIDDEN
         self._parsed = bool(model_config.think_end_ids)
-        self._opening = tuple(model_config.self_opened_think_start_ids or ())
+        self._opening = opening_of(model_config)
         self._tokenizer = tokenizer
         # Not every tokenizer of SGLang's lists its words.
         vocabulary: dict[str, int] = {} if self._parsed else getattr(tokenizer, "get_vocab", dict)()

@@ -20,6 +20,7 @@ from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
+from tokenflow_sgl.engine.sglang.release import deferred_batch, said
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.shared_clock import ClockTick
 from tokenflow_sgl.engine.stream_messages import is_ours
@@ -63,8 +64,10 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     @overrides("says that the scheduler is ours, now that all of it is built")
     def get_init_info(self) -> dict[str, Any]:
-        said = {**super().get_init_info(), **announcement(type(self))}
-        return {**said, HOST_KV: host_ratio()} if self.enable_hierarchical_cache else said
+        ours = announcement(type(self))
+        if self.enable_hierarchical_cache:
+            ours[HOST_KV] = host_ratio()
+        return said(super().get_init_info(), ours)
 
     @overrides("writes learned lengths when the server shuts down")
     def release_host_resources(self) -> None:
@@ -82,10 +85,10 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         return self.tokenflow.new_prefill(running_batch, super().get_new_batch_prefill)
 
     @overrides("decides in the passes, too, that --prefill-decode-interval keeps for decoding")
-    def _should_defer_prefill(self, running_batch: ReqBatch) -> bool:
-        deferred: bool = super()._should_defer_prefill(running_batch)
+    def _should_defer_prefill(self, *running: ReqBatch) -> bool:
+        deferred: bool = super()._should_defer_prefill(*running)
         if deferred:
-            self.tokenflow.prefill_deferred(running_batch)
+            self.tokenflow.prefill_deferred(deferred_batch(self, running))
         return deferred
 
     @overrides("waits a step for memory that copies hold, instead of retracting")

@@ -12,12 +12,21 @@ from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import has_workers
 
 
-def check_app(server_args: ServerArgs, named: str | None, ours: str) -> None:
+def check_app(server_args: ServerArgs, named: str | None, ours: str | None) -> None:
     """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
 
-    named: The application that the environment names; None: SGLang's own.
+    named: The application that the environment names; None: SGLang's own. ours: None: this SGLang's
+    workers serve none but its own.
     """
-    if has_workers(server_args) and named not in (None, ours):
+    if not has_workers(server_args):
+        return
+    if ours is None:
+        raise UnsupportedError(
+            "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 on this "
+            "SGLang: rates are checked in an application of ours, which its workers cannot serve "
+            "before 0.5.23; remove the option, or install that version."
+        )
+    if named not in (None, ours):
         raise UnsupportedError(
             "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 and "
             f"SGLANG_HTTP_SERVER_APP_PATH={named}: rates are checked in the application that the "

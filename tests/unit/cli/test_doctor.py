@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
-from tokenflow_sgl.engine.sglang import seam_check, seam_source
+from tokenflow_sgl.engine.sglang import seam_check, seam_source, version
 from tokenflow_sgl.engine.sglang.ledger import ledger
-from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
+from tokenflow_sgl.engine.sglang.version import proved_sglang
 
 
 def run(*args):
@@ -29,6 +29,7 @@ def point(group, name, value, distribution):
     return SimpleNamespace(group=group, name=name, value=value, dist=dist)
 
 
+NEWEST = proved_sglang()[-1]
 PLUGIN = point(PLUGIN_GROUP, "tokenflow", "tokenflow_sgl.engine.plugin:register", "tokenflow-sgl")
 PLATFORM = point(PLATFORM_GROUP, "some_device", "some_device:activate", "some-device")
 
@@ -38,7 +39,7 @@ def healthy(monkeypatch):
     """An environment where all is well, without importing SGLang."""
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: SUPPORTED_SGLANG)
+    monkeypatch.setattr(version, "installed_sglang", lambda: NEWEST)
     monkeypatch.setattr(seam_source, "problem", lambda seam: None)
     monkeypatch.setattr(doctor_launch, "launch_checks", lambda options: [Check("device", "cuda")])
     install(monkeypatch, PLUGIN, PLATFORM)
@@ -56,7 +57,7 @@ def test_all_is_well():
     assert f"tokenflow-sgl {importlib.metadata.version('tokenflow-sgl')}".split() in [
         line.split() for line in output.splitlines()
     ]
-    assert "the supported version" in output
+    assert "a supported version" in output
     assert f"all {len(ledger())} hold" in output
     assert ledger()[0].target not in output
     assert verdict(output) == "Active with --scheduler tokenflow."
@@ -71,7 +72,7 @@ def test_seams_option_shows_every_row():
 
 
 def test_sglang_is_not_installed(monkeypatch):
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: None)
+    monkeypatch.setattr(version, "installed_sglang", lambda: None)
     monkeypatch.setattr(seam_source, "problem", lambda seam: pytest.fail("nothing to look at"))
     code, output = run()
     assert code == 1
@@ -79,27 +80,27 @@ def test_sglang_is_not_installed(monkeypatch):
     assert "pip install sglang==" in verdict(output)
 
 
-@pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.9.9"])
-def test_another_sglang_is_refused_as_the_start_does(monkeypatch, version):
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: version)
+@pytest.mark.parametrize("other", ["0.5.21", "0.5.24", "0.9.9"])
+def test_another_sglang_is_refused_as_the_start_does(monkeypatch, other):
+    monkeypatch.setattr(version, "installed_sglang", lambda: other)
     code, output = run()
     assert code == 1
-    assert f"{version}; supported is {SUPPORTED_SGLANG}" in output
+    assert f"{other}; supported: {version.proved()}" in output
     assert verdict(output).startswith(
-        f"Not active: SGLang {version} is installed, which tokenflow was not proved on."
+        f"Not active: SGLang {other} is installed, which tokenflow was not proved on."
     )
-    assert f"pip install sglang=={SUPPORTED_SGLANG}" in verdict(output)
+    assert f"pip install sglang=={NEWEST}" in verdict(output)
 
 
 def test_another_sglang_is_tried_where_the_launch_says_so(monkeypatch):
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.5.99")
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.99")
     monkeypatch.setattr(
         doctor_launch, "launch_checks", lambda options: [Check("options", "", active="these")]
     )
     line = ["--", "--scheduler", "tokenflow", "--tokenflow-unproved-sglang"]
     code, output = run(*line)
     assert code == 0
-    assert f"0.5.99; proved is {SUPPORTED_SGLANG}" in output
+    assert f"0.5.99; proved: {version.proved()}" in output
     assert verdict(output) == (
         "Active with these. But tokenflow was not proved on SGLang 0.5.99: answers may be wrong."
     )

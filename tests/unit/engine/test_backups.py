@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.sglang import Request
+from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 
 from tokenflow_sgl.engine.kv import backups
 from tokenflow_sgl.engine.kv.backups import HostKeeper, back_up, tokens_of, uncopied
@@ -46,10 +47,8 @@ class Tree:
     def is_backuped(self, node: int) -> bool:
         return node in self.copies
 
-    def build_backup_kv_action(self, node: int) -> int:
-        return node
-
-    def _execute_and_commit_kv_backup(self, node: int) -> int:
+    def _execute_and_commit_kv_backup(self, action: BackupKV) -> int:
+        (node,) = action.node_ids
         if len(self.copies) == self.room:
             old = next((each for each in self.copies if each not in self.locks), None)
             if old is None:

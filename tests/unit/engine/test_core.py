@@ -298,14 +298,15 @@ def test_the_time_of_a_pause_is_no_reason_for_a_timeout(monkeypatch) -> None:
 def test_a_pass_that_sglang_keeps_for_decoding_is_decided_all_the_same(monkeypatch) -> None:
     parallel = SimpleNamespace(pp_max_micro_batch_size=64)
     monkeypatch.setattr(view, "get_parallel", lambda: parallel)
-    monkeypatch.setattr(Scheduler, "_should_defer_prefill", lambda self, _batch: self.defers)
+    monkeypatch.setattr(Scheduler, "_should_defer_prefill", lambda self, *_batch: self.defers)
     victim = Preempt(0, Cause.EXCHANGE)
     engine = Engine(policy=Says(Decision(Mode.WORKING_SET, preempt=(victim,))))
     scheduler, req = engine.scheduler, engine.stream(Phase.RUNNING)
     scheduler.result_queue = [(Batch(req), None)]
     scheduler.req_to_token_pool = SimpleNamespace(available_size=lambda: 8)
     scheduler.defers = False
-    assert not scheduler._should_defer_prefill(batch := Batch(req))
+    scheduler.running_batch = scheduler.last_batch = batch = Batch(req)  # read before 0.5.23
+    assert not scheduler._should_defer_prefill(batch)
     assert engine.phase(req) is Phase.RUNNING, "SGLang's next call decides"
     scheduler.defers = True
     assert scheduler._should_defer_prefill(batch)

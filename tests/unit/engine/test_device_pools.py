@@ -41,6 +41,7 @@ def scheduler(allocator, *, windows: bool = False, states: bool = False, **given
         full_evictable_size=lambda: 70,
         swa_evictable_size=lambda: 5,
         swa_retain_window=24,
+        sliding_window_size=24,  # before 0.5.23
     )
     return SimpleNamespace(
         token_to_kv_pool_allocator=allocator,

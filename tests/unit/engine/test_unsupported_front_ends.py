@@ -31,6 +31,15 @@ def test_tokenizer_workers_serve_our_application_or_none() -> None:
     assert_one_sentence(str(caught.value))
 
 
+def test_tokenizer_workers_that_cannot_serve_ours_are_refused() -> None:
+    check_app(SimpleNamespace(tokenizer_worker_num=1), None, None)
+    with pytest.raises(
+        UnsupportedError, match=r"tokenizer-worker-num .* before 0\.5\.23"
+    ) as caught:
+        check_app(SimpleNamespace(tokenizer_worker_num=2), None, None)
+    assert_one_sentence(str(caught.value))
+
+
 @pytest.mark.parametrize(("value", "refused"), [("1", True), ("true", True), ("0", False)])
 def test_the_server_in_rust_is_refused(monkeypatch, value, refused) -> None:
     monkeypatch.setenv("SGLANG_RUST_SERVER", value)

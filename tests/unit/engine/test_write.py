@@ -79,10 +79,8 @@ class WrittenBack(Tree):
     def is_backuped(self, node):
         return node in self.copied
 
-    def build_backup_kv_action(self, node):
-        return node
-
-    def _execute_and_commit_kv_backup(self, node):
+    def _execute_and_commit_kv_backup(self, action):
+        (node,) = action.node_ids
         self.copied.add(node)
         start = max((end for end in self.ends if end < node), default=0)
         return node - start

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.sglang.hooking import hold
@@ -143,8 +144,7 @@ def _copied_and_locked(tree: Tree, node: Any) -> tuple[int, list[HostLock]]:
     (path,) = tree.tree_core.collect_path_info([node])
     for each in path:
         if not tree.is_backuped(each.node_id):
-            action = tree.tree_core.build_backup_kv_action(each.node_id)
-            copied += tree._execute_and_commit_kv_backup(action)
+            copied += tree._execute_and_commit_kv_backup(BackupKV(node_ids=[each.node_id]))
             if not tree.is_backuped(each.node_id):
                 break
         locks.append(tree.inc_host_lock_ref(each.node_id))

@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.kv_cache_configurator import MAMBA_CACHE_SIZE_MAX_RUNN
 from tokenflow_sgl.contract import Window
 from tokenflow_sgl.contract.needs import most_kept
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang.release import kept_by_windows
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 STATES_KEPT = 3
@@ -77,7 +78,7 @@ class DevicePools:
         self.window_total = int(allocator.size_swa)
         # Whether a bundle has left a window is looked at once in a step, of several tokens maybe.
         late = max(int(envs.SGLANG_SWA_EVICTION_INTERVAL.get()), 1) + most - 1
-        kept = most_kept(int(tree.swa_retain_window), late, int(scheduler.page_size))
+        kept = most_kept(kept_by_windows(tree), late, int(scheduler.page_size))
         chunk = scheduler.chunked_prefill_size  # None: no limit
         self.window = Window(tokens=kept, prefill=self.window_total if chunk is None else chunk)
 

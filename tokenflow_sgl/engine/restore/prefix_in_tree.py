@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache.common import match_kv_cache
+from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 
+from tokenflow_sgl.engine.kv.backups import uncopied
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.tree import Tree
 
@@ -47,7 +49,8 @@ def takes_tail(tree: Tree, request: Req, may_lock: bool) -> bool:
         return True
     if not may_lock:
         return False
-    tree._execute_and_commit_kv_backup(tree.tree_core.build_backup_kv_action(node))
+    path = [each.node_id for each in uncopied(tree, node)]
+    tree._execute_and_commit_kv_backup(BackupKV(node_ids=path))
     return bool(tree.is_backuped(node))
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tokenflow_sgl.engine.sglang.seam import Seam
 from tokenflow_sgl.engine.sglang.seam_source import source_of
+from tokenflow_sgl.engine.sglang.version import for_installed
 
 _ENGINE = __name__.rpartition(".")[0].rpartition(".")[0]
 _SIGNS = ("from sglang", f"{_ENGINE}.sglang.")
@@ -37,12 +38,13 @@ class LedgerError(Exception):
 
 
 def sources() -> dict[str, str]:
-    """The engine's modules, by name: their text."""
+    """The engine's modules that are for the installed SGLang, by name: their text."""
     root = Path(__file__).parent.parent
     found = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        found[".".join((_ENGINE, *parts))] = path.read_text(encoding="utf-8")
+        if for_installed(name := ".".join((_ENGINE, *parts))):
+            found[name] = path.read_text(encoding="utf-8")
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SUPPORTED_SGLANG = "0.5.23"
-"""The release that this package was proved on."""
 UNPROVED_VARIABLE = "TOKENFLOW_UNPROVED_SGLANG"
 """1 lets other releases start, in all processes of a server; `--tokenflow-unproved-sglang`."""
 

@@ -7,17 +7,18 @@ print and check the same rows.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from functools import cache
 from types import CodeType
 from typing import Any
 
+from tokenflow_sgl.engine.sglang import version
 from tokenflow_sgl.engine.sglang.ledger import ledger
-from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, UNPROVED_VARIABLE, Seam
+from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE, Seam
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +47,26 @@ def problem(seam: Seam) -> str | None:
             return None
         return f"{seam.target} is missing ({error})"
     if seam.parameters or seam.places:
-        taken = inspect.signature(inspect.unwrap(found)).parameters
+        taken, placed = _takes(found)
         absent = [name for name in seam.parameters if name not in taken]
         if absent:
             return f"{seam.target} no longer takes {', '.join(absent)}"
-        kinds = [each.kind for each in taken.values()]
-        placed = sum(kind in _BY_PLACE for kind in kinds)
-        if placed < seam.places and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        if placed < seam.places:
             return f"{seam.target} takes {placed} arguments by place, not {seam.places}"
     return None
+
+
+def _takes(found: Any) -> tuple[Collection[str], int]:
+    """Names of a callable's parameters, and how many arguments it takes by their places."""
+    fields: tuple[str, ...] | None = getattr(found, "__struct_fields__", None)
+    if fields is not None:
+        # msgspec's signatures are made of types that SGLang imports for type checkers only.
+        return fields, len(fields)
+    taken = inspect.signature(inspect.unwrap(found)).parameters
+    kinds = [each.kind for each in taken.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return taken, sys.maxsize
+    return taken, sum(kind in _BY_PLACE for kind in kinds)
 
 
 def _has(target: str) -> bool:
@@ -92,30 +104,13 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(each)
 
 
-def installed_sglang() -> str | None:
-    """The installed SGLang version, or None."""
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def supported() -> bool:
-    """Whether the installed SGLang is the release that this package was proved on.
-
-    A build of it (0.5.23+cu130) is the same code; a development or post release is not.
-    """
-    installed = installed_sglang()
-    return installed is not None and installed.partition("+")[0] == SUPPORTED_SGLANG
-
-
 def of_version() -> str:
     """How a sentence begins that refuses a start for what SGLang is."""
-    return f"tokenflow cannot start on SGLang {installed_sglang()}"
+    return f"tokenflow cannot start on SGLang {version.installed_sglang()}"
 
 
 def check_seams() -> None:
-    """Make sure that SGLang is the release that was proved, and that every seam holds.
+    """Make sure that SGLang is a release that was proved, and that every seam holds.
 
     With `UNPROVED_VARIABLE` another release is no reason to refuse, a broken seam still is.
 
@@ -123,14 +118,14 @@ def check_seams() -> None:
         SeamError: It is another one, or a seam does not hold; the message names it.
     """
     remedy = (
-        f"It supports SGLang {SUPPORTED_SGLANG}; install that version (pip install "
-        f"sglang=={SUPPORTED_SGLANG}) or start without --scheduler tokenflow"
+        f"It supports SGLang {version.proved()}; install that version "
+        f"({version.install_proved()}) or start without --scheduler tokenflow"
     )
-    if not supported():
+    if not version.supported():
         # With the same names a function may mean something else there, and answers be wrong.
         if os.environ.get(UNPROVED_VARIABLE) != "1":
             raise SeamError(f"{of_version()}, which it was not proved on. {remedy}")
-        _warn_of(installed_sglang())
+        _warn_of(version.installed_sglang())
     for seam in ledger():
         trouble = problem(seam)
         if trouble is not None:
@@ -138,10 +133,10 @@ def check_seams() -> None:
 
 
 @cache
-def _warn_of(version: str | None) -> None:
+def _warn_of(release: str | None) -> None:
     """Once per process."""
     logger.warning(
         "tokenflow was not proved on SGLang %s: answers may be wrong, and streams be lost. It was "
         "told to start nevertheless (--tokenflow-unproved-sglang)",
-        version,
+        release,
     )

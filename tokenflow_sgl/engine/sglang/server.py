@@ -145,22 +145,6 @@ class Launched(Protocol):
         """All have said that they are ready."""
 
 
-@of("sglang.srt.managers.data_parallel_controller:DataParallelController")
-class ReplicaController(Protocol):
-    """Launches the data-parallel replicas of a server."""
-
-    _scheduler_init_infos: list[dict[str, Any]]
-    """What the replicas' schedulers say."""
-
-
-@of("sglang.srt.environ:Envs")
-class Environment(Protocol):
-    """Variables that SGLang reads."""
-
-    SGLANG_HTTP_SERVER_APP_PATH: Any
-    """Puts our part of the front end into every tokenizer worker."""
-
-
 @of("sglang.srt.entrypoints.engine:Engine")
 class OfflineEngine(Protocol):
     """SGLang's offline engine, from which ours derives."""

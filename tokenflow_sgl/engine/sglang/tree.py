@@ -115,9 +115,6 @@ class TreeCore(NamedNodes, Protocol):
     def build_backup_spec(self, node_id: Any) -> tuple[torch.Tensor, Mapping[Any, Any]]:
         """Whether SGLang has left out a state that it should have copied to the host."""
 
-    def build_backup_kv_action(self, node_id: Any) -> Any:
-        """Copies a node to the host: a head, so that the tree takes its tail, or a stream's."""
-
     def collect_path_info(self, end_node_ids: Sequence[Any]) -> Sequence[Sequence[PathNode]]:
         """Which node one goes on, and which nodes a stream has."""
 
@@ -138,8 +135,6 @@ class Tree(Protocol):
     """Whether HiCache writes what is published."""
     load_back_threshold: int
     """Lowered, so that short tails are loaded, too."""
-    swa_retain_window: int | Any
-    """How many tokens a window has."""
     enable_storage: bool
     prefetch_threshold: int
     ongoing_write_through: Mapping[Any, OngoingCopy]

@@ -37,7 +37,6 @@ class ModelConfig(Protocol):
     kv_lora_rank: int
     qk_rope_head_dim: int
     think_end_ids: Sequence[int] | None
-    self_opened_think_start_ids: Sequence[int] | None
 
     def get_num_kv_heads(self, tensor_parallel_size: int) -> int:
         """How much memory KV takes."""
@@ -155,7 +154,6 @@ class Ranks(Protocol):
     pp_max_micro_batch_size: int
     """Rows that one batch may have."""
     enable_cp_tp_group_sharing: bool
-    enable_megamoe_for_layernorm_sp: bool
 
 
 @of("sglang.srt.constrained.grammar_manager:GrammarManager")

@@ -1,0 +1,91 @@
+"""What SGLang did in another way before 0.5.23; `since_0_5_23` has the same for later releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from sglang.srt.plugins.hook_registry import HookType
+
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.protocol import of
+from tokenflow_sgl.engine.sglang.tree import Tree
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
+
+WORKERS_SERVE_OURS = False
+"""Whether tokenizer workers serve the application that the environment names."""
+_CONTROLLER = "sglang.srt.managers.data_parallel_controller"
+_TIMES = "startup_time"
+_OURS = "tokenflow_"
+"""How the names begin of what we add."""
+
+
+@of("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache")
+class WindowedTree(Protocol):
+    """The tree of a model with sliding windows."""
+
+    sliding_window_size: int | Any
+    """How many tokens a window has."""
+
+
+def said(info: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """What a scheduler of ours tells its parent: SGLang's `info`, and ours.
+
+    Among the times of its start, too: the controller of replicas hands on nothing else.
+    """
+    return {**info, **ours, _TIMES: {**info[_TIMES], **ours}}
+
+
+def heard(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each scheduler, or the controller of replicas, has said, with ours as it was given."""
+    for info in infos:
+        times = info[_TIMES]
+        for name in [each for each in times if each.startswith(_OURS)]:
+            info[name] = times.pop(name)
+    return infos
+
+
+def hold_controller(gather: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
+    """Let the controller of replicas pass on what `gather` makes of what all of them say."""
+    every: list[dict[str, Any]] = []  # each replica's are summed up in a call of their own
+
+    def hand_on(
+        original: Callable[..., dict[str, Any]], times: Iterable[Mapping[str, Any] | None]
+    ) -> dict[str, Any]:
+        said = [{**(each or {})} for each in times]
+        every.extend(said)
+        return {**original(said), **gather(every)}
+
+    hold(
+        f"{_CONTROLLER}:aggregate_scheduler_startup_times",
+        hand_on,
+        HookType.AROUND,
+        "passes on what the schedulers of data-parallel replicas say",
+    )
+
+
+def opening_of(model: ModelConfig) -> tuple[int, ...]:
+    """Tokens with which the model opens its thinking by itself; SGLang knows of none."""
+    return ()
+
+
+def megamoe(ranks: Ranks) -> bool:
+    """Whether experts are computed in the one step that expects no decoding rows; there is none."""
+    return False
+
+
+def kept_by_windows(tree: Tree) -> int:
+    """Tokens of a stream that a sliding window keeps."""
+    windowed: WindowedTree | Any = tree
+    return int(windowed.sliding_window_size)
+
+
+def deferred_batch(scheduler: LiveScheduler, given: Sequence[ReqBatch]) -> ReqBatch:
+    """The running batch in a pass without prefills.
+
+    `_should_defer_prefill` is not given it: what was prefilled last has joined it, or takes its
+    place if it was empty.
+    """
+    running, last = scheduler.running_batch, scheduler.last_batch
+    return running if running.reqs or last is None else last
