@@ -27,7 +27,7 @@ from tokenflow_sgl.engine.sglang.version import PROVED, installed_sglang, number
 
 ROOT = Path(__file__).parent.parent
 CHECKS = {
-    "seams": ("tests/unit/engine", "tests/unit/emulator"),
+    "seams": ("tests/unit/engine",),
     "conformance": ("tests/conformance",),
     "identity": (
         "tests/live/test_identity.py",
