@@ -5,6 +5,7 @@
 #   make test        lint, and all tests but the slow ones, on live servers, too: 15 minutes on two cores
 #   make test-slow   ten minutes of random attacks, and models and settings that make test leaves out: MINUTES of it, or all with MINUTES=0
 #   make upstream    what another release of SGLang changes of what this package holds on to: VERSION=0.5.24, BASE=0.5.22 (docs/porting.md)
+#   make prove       every seam, the bodies against each other, tokens against undisturbed runs, attackers; then this SGLang counts as proved
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make site        the docs site, into .site/html, for any static host
 #   make lock        pin all dependencies anew (requirements/)
@@ -34,7 +35,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business. Without bytecode each process compiles us anew.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow upstream lint site format install lock clean
+.PHONY: demo check test test-slow upstream prove lint site format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -59,6 +60,9 @@ test-slow: $(STAMP)
 upstream: $(STAMP)
 	@test -n "$(VERSION)" || { echo "Name a release of SGLang: make upstream VERSION=0.5.24"; exit 2; }
 	$(BIN)/python -m porting.upstream $(VERSION) $(if $(BASE),--base $(BASE)) $(ARGS)
+
+prove: $(STAMP)
+	$(BIN)/python -m porting.prove $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

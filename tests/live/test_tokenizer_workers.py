@@ -7,7 +7,13 @@ import time
 import pytest
 from told_streams import Reading, told
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+from tokenflow_sgl.engine.sglang.version import at_least
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.skipif(not at_least("0.5.23"), reason="refused there: workers serve SGLang's own"),
+]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 SHIPPED = ("--scheduler", "tokenflow")

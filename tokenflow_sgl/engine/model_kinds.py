@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.sglang.release import SERVES_V4
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 
 
 def kind_of_model(config: ModelConfig) -> dict[str, bool]:
     """What `refused_model` asks; config: SGLang's configuration of the model."""
+    kind = getattr(config.hf_config, "model_type", None)
     return {
         "is_generation": bool(config.is_generation),
-        "is_deepseek_v41": getattr(config.hf_config, "model_type", None) == "deepseek_v41",
+        "is_deepseek_v41": kind == "deepseek_v41",
+        "is_deepseek_v4": kind == "deepseek_v4",
     }
 
 
-def refused_model(*, is_generation: bool, is_deepseek_v41: bool = False) -> Refusal | None:
+def refused_model(
+    *, is_generation: bool, is_deepseek_v41: bool = False, is_deepseek_v4: bool = False
+) -> Refusal | None:
     """Why a model is not served: its KV cannot leave and come back whole; None: it can.
 
     Args:
         is_generation: It generates text.
         is_deepseek_v41: It is DeepSeek V4.1.
+        is_deepseek_v4: It is DeepSeek V4.
     """
     if not is_generation:
         return Refusal(
@@ -32,6 +38,12 @@ def refused_model(*, is_generation: bool, is_deepseek_v41: bool = False) -> Refu
             "DeepSeek V4.1",
             "--scheduler tokenflow does not serve DeepSeek V4.1: replays of its prompts' ends have "
             "not been tried; start without the flag.",
+        )
+    if is_deepseek_v4 and not SERVES_V4:
+        return Refusal(
+            "DeepSeek V4",
+            "--scheduler tokenflow serves DeepSeek V4 on SGLang 0.5.23 or later: on this one it "
+            "was not proved; install that version or start without the flag.",
         )
     return None
 

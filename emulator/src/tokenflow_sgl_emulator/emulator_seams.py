@@ -3,12 +3,22 @@
 An upgrade of SGLang is a walk down this table; a test checks every row against the installed one.
 """
 
+from importlib.metadata import version
+
+from packaging.version import Version
+
 from tokenflow_sgl_emulator.compressed.compressed_seams import COMPRESSED
 from tokenflow_sgl_emulator.emulator_seam import HOST_COPIES, KERNEL, POOL_COPIES, Seam
 from tokenflow_sgl_emulator.recurrent.state_seams import STATES
 
-SGLANG_VERSION = "0.5.23"
-"""The version that the table was written and tested against."""
+TIMED_SINCE = "0.5.23"
+"""The first SGLang with all that a timed device hooks; the platform alone runs on older ones."""
+
+
+def has_timed() -> bool:
+    """Whether the installed SGLang has what a timed device hooks."""
+    return Version(version("sglang")).release >= Version(TIMED_SINCE).release
+
 
 HOST_POOL = Seam("sglang.srt.mem_cache.pool_host.mha.get_mha_host_pool_cls", "around", HOST_COPIES)
 _MLA = "sglang.srt.mem_cache.pool_host.mla.MLATokenToKVPoolHost."
@@ -95,6 +105,8 @@ PREFETCH_WAIT = Seam(
     "around",
     "How long a request waits for its pages from the storage is a time of the device's.",
 )
+TIMED_CLASSES = (Seam("sglang.srt.utils.poll_timer.PollTimer", "subclass", PREFETCH_WAIT.why),)
+"""What classes of a timed device derive from."""
 TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT, PREFETCH_WAIT)
 """Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there.
 
@@ -238,7 +250,7 @@ SEAMS = (
     ),
     Seam("sglang.srt.mem_cache.hicache_storage.HiCacheStorage", "subclass", _LINK),
     Seam("sglang.srt.mem_cache.utils.get_hash_str", "call", START_STORAGE.why),
-    Seam("sglang.srt.utils.poll_timer.PollTimer", "subclass", PREFETCH_WAIT.why),
+    *TIMED_CLASSES,
     Seam("sglang.srt.layers.dp_attention.memcpy_cpu", "call", ROW_COPY.why),
     Seam(
         "sglang.srt.models.deepseek_common.attention_backend_handler.AttentionBackendRegistry."

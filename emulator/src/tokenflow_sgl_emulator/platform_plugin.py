@@ -39,12 +39,13 @@ from tokenflow_sgl_emulator.emulator_seams import (
     ROW_COPY,
     SAMPLING_HASH,
     SCATTER,
-    SGLANG_VERSION,
     START_STORAGE,
     STREAMS,
     TIMED,
+    TIMED_SINCE,
     VIRTUAL,
     WAIT_FOR_RESULT,
+    has_timed,
 )
 from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.clock import virtual_time
@@ -94,6 +95,11 @@ def register() -> None:
     for seam in (*LORA_PINNING, BATCH_PINNING):
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():
+        if not has_timed():
+            raise RuntimeError(
+                f"a timed device is emulated on SGLang {TIMED_SINCE} or later; install that "
+                "version, or start without a profile"
+            )
         from tokenflow_sgl_emulator.timed import hooks, request_checks
         from tokenflow_sgl_emulator.timed.prefetch_wait import start_prefetch_wait
 
@@ -147,7 +153,7 @@ def check_hooked(wanted: tuple[Seam, ...]) -> None:
         raise RuntimeError(
             f"SGLang did not apply these hooks of {PLATFORM_NAME!r}: {', '.join(missing)}. "
             "If SGLANG_PLUGINS is set, it must list the plugin; else the log says what failed "
-            f"(tested with SGLang {SGLANG_VERSION})."
+            f"(tested with SGLang {TIMED_SINCE})."
         )
 
 

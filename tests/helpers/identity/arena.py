@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from servers.client import Served
 from servers.fixtures import BROKEN, Start
 from servers.meeting import Pair, pair
 
 from identity.scenario import Check, Control, Drafts, Flags, Scenario, Shows
 from identity.table import CONTROLS, MODELS, RUNNING, SCENARIOS
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl.lab.observe.stream_events import events, read_log
 
 Tokens = list[list[int]]
@@ -197,6 +199,7 @@ class Arena:
 
         running: Its servers, if they run already.
         """
+        _skip_refused(scenario)
         if running is None:
             with self.running(scenario) as own:
                 self.check(scenario, own)
@@ -221,6 +224,7 @@ class Arena:
         """What is broken on purpose is noticed."""
         control = CONTROLS[name]
         scenario = SCENARIOS[control.scenario]
+        _skip_refused(scenario)
         env = {
             "TOKENFLOW_TEST_BREAK": control.broken,
             **({STRICT: "0"} if control.unchecked else {}),
@@ -363,3 +367,13 @@ CHECKS: dict[Check, Callable[[Scenario, Running, int], None]] = {
     Check.ALL_RESUMED: _all_resumed,
     Check.LOADED: _loaded,
 }
+
+
+def _skip_refused(scenario: Scenario) -> None:
+    """On an older SGLang some of the table is refused at the start."""
+    if at_least("0.5.23"):
+        return
+    if scenario.model.startswith("v4"):
+        pytest.skip("this SGLang's DeepSeek V4 was not proved, and is refused")
+    if "--tokenizer-worker-num" in scenario.flags:
+        pytest.skip("tokenizer workers of this SGLang do not serve our application")

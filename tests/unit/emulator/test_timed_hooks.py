@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 
+from tokenflow_sgl_emulator.emulator_seams import has_timed
+
+if not has_timed():
+    pytest.skip("that SGLang has no timed device", allow_module_level=True)
+
 from tokenflow_sgl_emulator.timed import hooks, prefetch_wait
 from tokenflow_sgl_emulator.timed.clock import VirtualClock
 from tokenflow_sgl_emulator.timed.timed_streams import Stream, StreamContext

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.engine import model_kinds
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.refusal import UnsupportedError
@@ -191,8 +192,10 @@ def test_trees_of_ngram_are_served() -> None:
     check_speculation(SimpleNamespace(**{**SPECULATES, **trees, "enable_mixed_chunk": True}), 64)
 
 
-def test_an_ordinary_generation_model_is_served() -> None:
+def test_an_ordinary_generation_model_is_served(monkeypatch) -> None:
     check_model(is_generation=True)
+    monkeypatch.setattr(model_kinds, "SERVES_V4", True)
+    check_model(is_generation=True, is_deepseek_v4=True)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +203,11 @@ def test_an_ordinary_generation_model_is_served() -> None:
     [
         ({"is_generation": False}, "embedding model"),
         ({"is_deepseek_v41": True}, "DeepSeek V4.1"),
+        ({"is_deepseek_v4": True}, "DeepSeek V4 on SGLang 0.5.23 or later"),
     ],
 )
-def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:
+def test_a_model_that_cannot_be_served_is_refused(monkeypatch, given, said) -> None:
+    monkeypatch.setattr(model_kinds, "SERVES_V4", False)
     kind = {"is_generation": True, **given}
     with pytest.raises(UnsupportedError, match=said) as caught:
         check_model(**kind)
@@ -287,6 +292,6 @@ def test_kinds_of_models_are_read_from_their_configurations() -> None:
         found = kind_of_model(SimpleNamespace(is_generation=True, hf_config=config))
         return {name for name, holds in found.items() if holds} - {"is_generation"}
 
-    assert kind("DeepseekV4ForCausalLM", "deepseek_v4") == set()
+    assert kind("DeepseekV4ForCausalLM", "deepseek_v4") == {"is_deepseek_v4"}
     assert kind("DeepseekV4ForCausalLM", "deepseek_v41") == {"is_deepseek_v41"}
     assert kind("LlamaForCausalLM", "llama") == set()

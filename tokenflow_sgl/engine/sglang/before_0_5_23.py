@@ -15,6 +15,8 @@ from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
 WORKERS_SERVE_OURS = False
 """Whether tokenizer workers serve the application that the environment names."""
+SERVES_V4 = False
+"""Whether DeepSeek V4 was proved."""
 _CONTROLLER = "sglang.srt.managers.data_parallel_controller"
 _TIMES = "startup_time"
 _OURS = "tokenflow_"
@@ -22,7 +24,7 @@ _OURS = "tokenflow_"
 
 
 @of("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache")
-class WindowedTree(Protocol):
+class SlidingTree(Protocol):
     """The tree of a model with sliding windows."""
 
     sliding_window_size: int | Any
@@ -77,7 +79,7 @@ def megamoe(ranks: Ranks) -> bool:
 
 def kept_by_windows(tree: Tree) -> int:
     """Tokens of a stream that a sliding window keeps."""
-    windowed: WindowedTree | Any = tree
+    windowed: SlidingTree | Any = tree
     return int(windowed.sliding_window_size)
 
 

@@ -6,6 +6,7 @@ from tokenflow_sgl.engine.sglang.version import at_least
 
 if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
+        SERVES_V4,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -17,6 +18,7 @@ if at_least("0.5.23"):
     )
 else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
+        SERVES_V4,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -28,6 +30,7 @@ else:
     )
 
 __all__ = [
+    "SERVES_V4",
     "WORKERS_SERVE_OURS",
     "deferred_batch",
     "heard",
