@@ -23,6 +23,7 @@ CHUNKED_PREFILL_SIZE = 2048
 """Tokens per prefill chunk. SGLang would choose by the amount of RAM, so by the machine."""
 
 CPU_BINDING_VARIABLE = "SGLANG_CPU_OMP_THREADS_BIND"
+NCCL_VARIABLE = "SGLANG_NCCL_SO_PATH"
 
 
 def apply_defaults(server_args: Any) -> None:
@@ -57,6 +58,8 @@ def apply_defaults(server_args: Any) -> None:
         # inherit the environment of this process. With fewer cores than ranks, cores are shared.
         cores = islice(cycle(sorted(os.sched_getaffinity(0))), ranks)
         os.environ.setdefault(CPU_BINDING_VARIABLE, "|".join(map(str, cores)))
+        # SGLang 0.5.22 does not ask the platform about NCCL, but does without if it is not there.
+        os.environ.setdefault(NCCL_VARIABLE, os.devnull)
 
 
 def apply_model_defaults(server_args: Any) -> None:
