@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tokenflow_sgl.engine.sglang import version
 from tokenflow_sgl.engine.sglang.ledger import LedgerError, collect, ledger, sources
 from tokenflow_sgl.engine.sglang.seam import Seam
 
@@ -137,6 +138,17 @@ def test_all_hooks_go_through_what_the_ledger_reads() -> None:
         if isinstance(node, ast.Name) and node.id == "HookRegistry"
     ]
     assert set(found) == {f"{ENGINE}.sglang.hooking"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "held", "not_held"),
+    [("0.5.23", "since", "before"), ("0.5.22", "before", "since")],
+)
+def test_what_another_release_has_is_not_held(monkeypatch, installed, held, not_held) -> None:
+    monkeypatch.setattr(version, "installed_sglang", lambda: installed)
+    names = {name.removeprefix(f"{ENGINE}.sglang.") for name in sources()}
+    assert f"{held}_0_5_23" in names
+    assert f"{not_held}_0_5_23" not in names
 
 
 def test_reading_the_ledger_takes_no_sglang_and_little_time() -> None:
