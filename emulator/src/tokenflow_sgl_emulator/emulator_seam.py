@@ -1,7 +1,20 @@
 """One row of the emulator's ledger, and reasons that several rows have."""
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from typing import Literal
+
+from packaging.version import Version
+
+SINCE = "0.5.23"
+"""The SGLang that all twins fit. Before, some names are others, and some twins are missing."""
+
+
+@cache
+def is_older() -> bool:
+    """Whether the installed SGLang is older than that."""
+    return Version(version("sglang")).release < Version(SINCE).release
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,9 @@
 An upgrade of SGLang is a walk down this table; a test checks every row against the installed one.
 """
 
-from importlib.metadata import version
-
-from packaging.version import Version
-
 from tokenflow_sgl_emulator.compressed.compressed_seams import COMPRESSED
 from tokenflow_sgl_emulator.emulator_seam import HOST_COPIES, KERNEL, POOL_COPIES, Seam
 from tokenflow_sgl_emulator.recurrent.state_seams import STATES
-
-TIMED_SINCE = "0.5.23"
-"""The first SGLang with all that a timed device hooks; the platform alone runs on older ones."""
-
-
-def has_timed() -> bool:
-    """Whether the installed SGLang has what a timed device hooks."""
-    return Version(version("sglang")).release >= Version(TIMED_SINCE).release
-
 
 HOST_POOL = Seam("sglang.srt.mem_cache.pool_host.mha.get_mha_host_pool_cls", "around", HOST_COPIES)
 _MLA = "sglang.srt.mem_cache.pool_host.mla.MLATokenToKVPoolHost."

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tokenflow_sgl_emulator.emulator_seam import is_older
 from tokenflow_sgl_emulator.host_pool import host_pages, page_ids
 from tokenflow_sgl_emulator.late_copies import copy
 
@@ -30,7 +31,7 @@ def load_to_device_per_layer(
     is_draft: bool = False,
 ) -> None:
     """Copy one layer's latent rows of the given token slots from host to device."""
-    if not is_draft and layer_id not in pool._target_layer_indices:
+    if not is_draft and not is_older() and layer_id not in pool._target_layer_indices:
         return
     host, device = (page_ids(each, pool.page_size) for each in (host_indices, device_indices))
 
@@ -54,15 +55,19 @@ def backup_from_device_all_layer(
 
 
 def _store(pool: Any, host: torch.Tensor, device: torch.Tensor) -> None:
-    for layer_id in pool._buffer_index_by_layer:
+    older = range(len(pool.device_kv_buffers)) if is_older() else ()
+    for layer_id in older or pool._buffer_index_by_layer:
         device_pages, pages = _sides(pool, layer_id)
         pages[host] = device_pages[device]
 
 
 def _sides(pool: Any, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Device and host views ``[page, slot, 1, dim]`` of a layer."""
-    device = pool.device_kv_buffers[pool._buffer_index_by_layer[layer_id]]
-    row = pool._host_layer_by_controller[layer_id]
+    if is_older():
+        place, row = layer_id, pool._host_layer_index(layer_id)
+    else:
+        place, row = pool._buffer_index_by_layer[layer_id], pool._host_layer_by_controller[layer_id]
+    device = pool.device_kv_buffers[place]
     return (
         device.unflatten(0, (-1, pool.page_size)),
         host_pages(pool.kv_buffer, row, pool.layout, pool.page_size),

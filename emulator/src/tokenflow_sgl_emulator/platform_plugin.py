@@ -13,7 +13,7 @@ from tokenflow_sgl_emulator import (
     dp_attention,
     late_copies,
 )
-from tokenflow_sgl_emulator.emulator_seam import Seam
+from tokenflow_sgl_emulator.emulator_seam import SINCE, Seam, is_older
 from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
     BATCH_PINNING,
@@ -42,10 +42,8 @@ from tokenflow_sgl_emulator.emulator_seams import (
     START_STORAGE,
     STREAMS,
     TIMED,
-    TIMED_SINCE,
     VIRTUAL,
     WAIT_FOR_RESULT,
-    has_timed,
 )
 from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.clock import virtual_time
@@ -95,9 +93,9 @@ def register() -> None:
     for seam in (*LORA_PINNING, BATCH_PINNING):
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():
-        if not has_timed():
+        if is_older():
             raise RuntimeError(
-                f"a timed device is emulated on SGLang {TIMED_SINCE} or later; install that "
+                f"a timed device is emulated on SGLang {SINCE} or later; install that "
                 "version, or start without a profile"
             )
         from tokenflow_sgl_emulator.timed import hooks, request_checks
@@ -153,7 +151,7 @@ def check_hooked(wanted: tuple[Seam, ...]) -> None:
         raise RuntimeError(
             f"SGLang did not apply these hooks of {PLATFORM_NAME!r}: {', '.join(missing)}. "
             "If SGLANG_PLUGINS is set, it must list the plugin; else the log says what failed "
-            f"(tested with SGLang {TIMED_SINCE})."
+            f"(tested with SGLang {SINCE})."
         )
 
 

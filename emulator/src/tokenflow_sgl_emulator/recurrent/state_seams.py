@@ -1,6 +1,6 @@
 """The ledger's rows for models with recurrent states."""
 
-from tokenflow_sgl_emulator.emulator_seam import KERNEL, POOL_COPIES, Seam
+from tokenflow_sgl_emulator.emulator_seam import KERNEL, POOL_COPIES, Seam, is_older
 
 _CONVOLUTION = "sglang.kernels.ops.mamba.causal_conv1d_triton."
 _HOST_STATES = "sglang.srt.mem_cache.pool_host.mamba.MambaPoolHost."
@@ -26,10 +26,9 @@ TRACK_PINNING = Seam(
 _GDN = "sglang.srt.layers.attention.linear.kernels.gdn_triton.TritonGDNKernel."
 _FLA = "sglang.kernels.ops.attention.fla."
 _SCATTER = "sglang.kernels.ops.mamba.mamba_state_scatter_triton."
+_LINEAR = _FLA if is_older() else "sglang.kernels.ops.attention.linear."
 DELTA_RULE = (
-    Seam(
-        "sglang.kernels.ops.attention.linear.fused_gdn_gating.fused_gdn_gating", "replace", KERNEL
-    ),
+    Seam(_LINEAR + "fused_gdn_gating.fused_gdn_gating", "replace", KERNEL),
     Seam(_GDN + "extend", "replace", KERNEL),
     Seam(_GDN + "packed_decode", "replace", KERNEL),
     Seam(_GDN + "target_verify", "replace", KERNEL),
