@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
-from tokenflow_sgl.engine.sglang.release import SERVES_V4
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 
 
@@ -39,7 +39,7 @@ def refused_model(
             "--scheduler tokenflow does not serve DeepSeek V4.1: replays of its prompts' ends have "
             "not been tried; start without the flag.",
         )
-    if is_deepseek_v4 and not SERVES_V4:
+    if is_deepseek_v4 and not at_least("0.5.23"):
         return Refusal(
             "DeepSeek V4",
             "--scheduler tokenflow serves DeepSeek V4 on SGLang 0.5.23 or later: on this one it "

@@ -21,6 +21,7 @@ from tokenflow_sgl.contract import (
     Tier,
 )
 from tokenflow_sgl.engine import model_kinds, terms, unsupported
+from tokenflow_sgl.engine.sglang import version
 from tokenflow_sgl.engine.telemetry import prometheus
 from tokenflow_sgl.engine.unsupported import BACKUP, NO_BACKUP, OF_DECODING
 from tokenflow_sgl.qos import classes
@@ -82,7 +83,7 @@ def test_refused_options_are_documented_with_their_reasons():
 
 
 def test_refused_models_are_documented_with_their_sentences(monkeypatch):
-    monkeypatch.setattr(model_kinds, "SERVES_V4", False)
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.22")
     documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
     plain = {
         "is_generation": True,

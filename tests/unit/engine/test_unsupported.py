@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine import model_kinds
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang import version
 from tokenflow_sgl.engine.unsupported import (
     check_contiguity,
     check_options,
@@ -194,7 +194,7 @@ def test_trees_of_ngram_are_served() -> None:
 
 def test_an_ordinary_generation_model_is_served(monkeypatch) -> None:
     check_model(is_generation=True)
-    monkeypatch.setattr(model_kinds, "SERVES_V4", True)
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.23")
     check_model(is_generation=True, is_deepseek_v4=True)
 
 
@@ -207,7 +207,7 @@ def test_an_ordinary_generation_model_is_served(monkeypatch) -> None:
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(monkeypatch, given, said) -> None:
-    monkeypatch.setattr(model_kinds, "SERVES_V4", False)
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.22")
     kind = {"is_generation": True, **given}
     with pytest.raises(UnsupportedError, match=said) as caught:
         check_model(**kind)

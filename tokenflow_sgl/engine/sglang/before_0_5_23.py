@@ -15,8 +15,6 @@ from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
 WORKERS_SERVE_OURS = False
 """Whether tokenizer workers serve the application that the environment names."""
-SERVES_V4 = False
-"""Whether DeepSeek V4 was proved."""
 _CONTROLLER = "sglang.srt.managers.data_parallel_controller"
 _TIMES = "startup_time"
 _OURS = "tokenflow_"

@@ -6,7 +6,6 @@ from tokenflow_sgl.engine.sglang.version import at_least
 
 if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
-        SERVES_V4,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -18,7 +17,6 @@ if at_least("0.5.23"):
     )
 else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
-        SERVES_V4,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -30,7 +28,6 @@ else:
     )
 
 __all__ = [
-    "SERVES_V4",
     "WORKERS_SERVE_OURS",
     "deferred_batch",
     "heard",
