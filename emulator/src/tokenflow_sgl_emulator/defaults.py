@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME
+from tokenflow_sgl_emulator.emulator_seam import is_older
 
 MAX_TOTAL_TOKENS = 65536
 """KV pool in tokens: 64 MiB for the default tiny model. SGLang would take half of the RAM."""
@@ -58,8 +59,9 @@ def apply_defaults(server_args: Any) -> None:
         # inherit the environment of this process. With fewer cores than ranks, cores are shared.
         cores = islice(cycle(sorted(os.sched_getaffinity(0))), ranks)
         os.environ.setdefault(CPU_BINDING_VARIABLE, "|".join(map(str, cores)))
-        # SGLang 0.5.22 does not ask the platform about NCCL, but does without if it is not there.
-        os.environ.setdefault(NCCL_VARIABLE, os.devnull)
+        if is_older():
+            # It does not ask the platform about NCCL, but does without if it is not there.
+            os.environ.setdefault(NCCL_VARIABLE, os.devnull)
 
 
 def apply_model_defaults(server_args: Any) -> None:

@@ -32,7 +32,7 @@ class SlidingTree(Protocol):
 def said(info: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """What a scheduler of ours tells its parent: SGLang's `info`, and ours.
 
-    Among the times of its start, too: the controller of replicas hands on nothing else.
+    Among the times of its start, too: the controller of replicas passes on nothing else.
     """
     return {**info, **ours, _TIMES: {**info[_TIMES], **ours}}
 
@@ -50,16 +50,16 @@ def hold_controller(gather: Callable[[list[dict[str, Any]]], dict[str, Any]]) ->
     """Let the controller of replicas pass on what `gather` makes of what all of them say."""
     every: list[dict[str, Any]] = []  # each replica's are summed up in a call of their own
 
-    def hand_on(
+    def pass_on(
         original: Callable[..., dict[str, Any]], times: Iterable[Mapping[str, Any] | None]
     ) -> dict[str, Any]:
-        said = [{**(each or {})} for each in times]
-        every.extend(said)
-        return {**original(said), **gather(every)}
+        here = [{**(each or {})} for each in times]
+        every.extend(here)
+        return {**original(here), **gather(every)}
 
     hold(
         f"{_CONTROLLER}:aggregate_scheduler_startup_times",
-        hand_on,
+        pass_on,
         HookType.AROUND,
         "passes on what the schedulers of data-parallel replicas say",
     )

@@ -71,12 +71,12 @@ def heard(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def hold_controller(gather: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
     """Let the controller of replicas pass on what `gather` makes of what all of them say."""
 
-    def hand_on(info: dict[str, Any], controller: ReplicaController) -> dict[str, Any]:
+    def pass_on(info: dict[str, Any], controller: ReplicaController) -> dict[str, Any]:
         return {**info, **gather(controller._scheduler_init_infos)}
 
     hold(
         f"{_CONTROLLER}.get_init_info",
-        hand_on,
+        pass_on,
         HookType.AFTER,
         "passes on what the schedulers of data-parallel replicas say",
     )
