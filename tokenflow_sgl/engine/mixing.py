@@ -14,9 +14,10 @@ from sglang.srt.runtime_context import get_exec, get_parallel
 
 from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.attention import GraphSettings
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
-from tokenflow_sgl.engine.sglang.release import megamoe
+from tokenflow_sgl.engine.sglang.release import MIXES_STATES, megamoe
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
@@ -30,17 +31,28 @@ class Mixing:
     Args:
         scheduler: SGLang's, with its chunked prefill set up.
         config: Ours.
+
+    Raises:
+        UnsupportedError: SGLang was told to mix, and this release does it wrongly for this model.
     """
 
     def __init__(self, scheduler: LiveScheduler, config: TokenFlowConfig) -> None:
         self._scheduler = scheduler
         self._asked_for = bool(scheduler.is_mixed_chunk)
+        right = MIXES_STATES or not scheduler.tree_cache.supports_mamba()
+        if self._asked_for and not right:
+            raise UnsupportedError(
+                "--enable-mixed-chunk with a model that keeps recurrent states needs SGLang 0.5.23 "
+                "or later: before that, mixed steps leave wrong states behind. Start without the "
+                "option, or install that version."
+            )
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
         self._possible = (
             config.mixed_chunk == "auto"
             # A row of a prefill step cannot verify drafts: it would get one token in that step.
             and scheduler.spec_algorithm.is_none()
             and scheduler.chunked_prefill_size is not None
+            and right
             and _graphs().cuda_graph_config.prefill.backend in _GRAPHS
             # Its metadata is built for mixed steps only where the server was started for them.
             and backend != "DeepseekSparseAttnBackend"

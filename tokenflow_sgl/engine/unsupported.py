@@ -14,6 +14,7 @@ from tokenflow_sgl.engine.layerwise_settings import NO_LAYERS
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.version import at_least
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
@@ -74,6 +75,9 @@ _OF_SPECULATION: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("enable_mixed_chunk", (False,), "a row of a mixed step verifies no drafts"),
 )
 """Options that exclude the scheduler where drafts are verified, with what is allowed of them."""
+_SINCE = "0.5.23"
+"""The first SGLang with which answers with drafts were compared."""
+_UNTRIED = f"it has been tried with SGLang {_SINCE} and later only"
 _OF_NGRAM = {("enable_mixed_chunk", "NGRAM")}
 """Which of them do not hold for NGRAM: SGLang mixes no steps there."""
 _TREES = "of drafts only chains have been tried with pages of several tokens, not trees"
@@ -129,6 +133,10 @@ def refused_speculation(
     """
     algorithm = getattr(spec, "speculative_algorithm", None)
     if algorithm is None:
+        return
+    if not at_least(_SINCE):
+        shown = f"--speculative-algorithm {algorithm} on this SGLang"
+        yield _excluded(ours, "--speculative-algorithm", shown, _UNTRIED)
         return
     for name, allowed, reason in _OF_SPECULATION:
         value = getattr(spec, name, allowed[0])

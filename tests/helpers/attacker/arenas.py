@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attacker.attacked_models import COMPRESSED
 from servers.rivals import HARMLESS, beside
 from servers.tuned import CHECK_RANKS, tuned
 
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -106,6 +108,11 @@ class Arena:
     late: float = 0.0
     rival: bool = False
     pair: bool = False
+
+    def refused(self) -> bool:
+        """Whether the installed SGLang is too old for its model or its drafts."""
+        drafts = "--speculative-algorithm" in self.flags
+        return not at_least("0.5.23") and (drafts or self.model in COMPRESSED)
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""

@@ -377,3 +377,5 @@ def _skip_refused(scenario: Scenario) -> None:
         pytest.skip("this SGLang's DeepSeek V4 was not proved, and is refused")
     if "--tokenizer-worker-num" in scenario.flags:
         pytest.skip("tokenizer workers of this SGLang do not serve our application")
+    if scenario.drafts is not None:
+        pytest.skip("drafts of this SGLang were not tried, and are refused")

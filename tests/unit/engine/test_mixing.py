@@ -10,6 +10,7 @@ from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine import mixing
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.version import at_least
 
 
@@ -28,6 +29,7 @@ def make(monkeypatch):
         drafts=False,
         sharing=False,
         megamoe=False,
+        states=False,
         **config,
     ):
         parallel = SimpleNamespace(
@@ -43,6 +45,7 @@ def make(monkeypatch):
             chunked_req=None,
             truncation_align_size=align,
             spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
+            tree_cache=SimpleNamespace(supports_mamba=lambda: states),
             tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
         )
         return Mixing(scheduler, TokenFlowConfig(**config))
@@ -74,6 +77,16 @@ def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> 
 )
 def test_steps_are_not_mixed_where_that_is_not_possible(make, obstacle) -> None:
     assert not make(**obstacle).mixes(policy_decides=True, decoding=8)
+
+
+def test_no_step_is_mixed_where_that_leaves_wrong_states(make, monkeypatch) -> None:
+    monkeypatch.setattr(mixing, "MIXES_STATES", False)
+    assert make().mixes(policy_decides=True, decoding=8)
+    assert not make(states=True).mixes(policy_decides=True, decoding=8)
+    with pytest.raises(UnsupportedError, match=r"--enable-mixed-chunk .* 0\.5\.23"):
+        make(states=True, asked=True)
+    monkeypatch.setattr(mixing, "MIXES_STATES", True)
+    assert make(states=True).mixes(policy_decides=True, decoding=8)
 
 
 def request(**given) -> SimpleNamespace:

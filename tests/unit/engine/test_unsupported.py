@@ -19,6 +19,13 @@ from tokenflow_sgl.engine.unsupported import (
     undisturbed_reason,
 )
 
+
+@pytest.fixture(autouse=True)
+def newest(monkeypatch) -> None:
+    """What is refused on older releases says so in tests of its own."""
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.23")
+
+
 # SGLang's defaults of the options that exclude the scheduler, and a value that does.
 PLAIN = {
     "use_ray": False,
@@ -184,6 +191,14 @@ def test_prefills_that_dp_ranks_delay_together_are_refused() -> None:
 
 def test_drafts_beside_dp_attention_are_served() -> None:
     check_options(SimpleNamespace(**{**PLAIN, **SPECULATES, "tp_size": 2, "attn_dp_size": 2}))
+
+
+def test_drafts_are_refused_on_an_sglang_with_which_they_were_not_tried(monkeypatch) -> None:
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.22")
+    check_speculation(SimpleNamespace(**PLAIN), 1)
+    with pytest.raises(UnsupportedError, match=r"SGLang 0\.5\.23 and later") as caught:
+        check_speculation(SimpleNamespace(**{**PLAIN, **SPECULATES}), 1)
+    assert_one_sentence(str(caught.value))
 
 
 def test_trees_of_ngram_are_served() -> None:

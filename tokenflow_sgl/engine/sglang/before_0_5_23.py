@@ -15,6 +15,9 @@ from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
 WORKERS_SERVE_OURS = False
 """Whether tokenizer workers serve the application that the environment names."""
+MIXES_STATES = False
+"""Whether mixed steps keep recurrent states right. Before 0.5.23 a row that decodes in one is taken
+for saved where nothing was: a stream that resumes from there goes on with other tokens."""
 _CONTROLLER = "sglang.srt.managers.data_parallel_controller"
 _TIMES = "startup_time"
 _OURS = "tokenflow_"

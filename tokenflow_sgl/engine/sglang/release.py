@@ -6,6 +6,7 @@ from tokenflow_sgl.engine.sglang.version import at_least
 
 if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
+        MIXES_STATES,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -17,6 +18,7 @@ if at_least("0.5.23"):
     )
 else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
+        MIXES_STATES,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -28,6 +30,7 @@ else:
     )
 
 __all__ = [
+    "MIXES_STATES",
     "WORKERS_SERVE_OURS",
     "deferred_batch",
     "heard",
