@@ -16,7 +16,7 @@ MANY = 0.5
 LEAST_SHARE = 0.5
 """Time of prompts in a mixed step that newcomers get at least, over all the rest of it: where
 readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
-FAIR_SHARE = 1.5
+FAIR_SHARE = 2.0
 """The same where the step's readers wait for at most `UNNOTICED` longer. With shorter chunks a
 prompt pays for the weights and the rows more often than for itself."""
 UNNOTICED = 0.065
