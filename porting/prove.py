@@ -6,6 +6,9 @@
 Runs what tells whether a release is served truly: every seam, the bodies against each other,
 tokens against undisturbed runs, and the attackers. The start refuses releases that are not in
 `tokenflow_sgl/engine/sglang/proved.json`, the file that is written.
+
+What has passed on a commit is kept in `.prove`, so that a call goes on where another was cut off.
+Some checks alone can be named; the last of all that passes writes the file.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checks", nargs="*", help=f"some of {', '.join(CHECKS)}; writes nothing")
+    parser.add_argument("checks", nargs="*", help=f"some of {', '.join(CHECKS)}; default: all")
     parser.add_argument("--proved", type=Path, default=PROVED, help="the file that is written")
     given = parser.parse_args(arguments)
     if unknown := [each for each in given.checks if each not in CHECKS]:
@@ -59,19 +62,40 @@ def main(arguments: list[str] | None = None) -> int:
     if release is None:
         print("prove: SGLang is not installed: make install", file=sys.stderr)
         return 1
-    passed: dict[str, int] = {}
+    kept = kept_of(release)
+    passed = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
     for name in given.checks or CHECKS:
+        if name in passed:
+            print(f"prove: {name}: {passed[name]} passed before, on this commit")
+            continue
         count = run(name, release)
         if count is None:
             print(f"prove: SGLang {release} is not proved: {name} failed, see above")
             return 1
         passed[name] = count
-    if given.checks:
-        print(f"prove: passed on SGLang {release}, and nothing written: not all checks ran")
+        if kept:
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(json.dumps(passed), encoding="utf-8")
+    if left := [name for name in CHECKS if name not in passed]:
+        print(f"prove: passed on SGLang {release}; left, before it is proved: {', '.join(left)}")
         return 0
-    write(given.proved, release, passed)
+    write(given.proved, release, {name: passed[name] for name in CHECKS})
     print(f"prove: SGLang {release} is proved, and written into {given.proved}")
     return 0
+
+
+def kept_of(release: str) -> Path | None:
+    """Where it is kept what has passed on this commit; None: files differ from the commit's."""
+    commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return None if changed or not commit else ROOT / ".prove" / f"{release}-{commit}.json"
+
+
+def git(*arguments: str) -> str:
+    """What Git says, without spaces around it; empty where there is no repository."""
+    said = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip()
 
 
 def run(name: str, release: str) -> int | None:

@@ -8,11 +8,14 @@ import pytest
 
 from porting import prove
 from tokenflow_sgl.engine.sglang import version
+from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.setattr(prove, "installed_sglang", lambda: "0.5.24+cu130")
+    monkeypatch.setattr(prove, "ROOT", tmp_path)
+    monkeypatch.setattr(prove, "git", lambda verb, *_: "" if verb == "status" else "c0ffee")
     path = tmp_path / "proved.json"
     path.write_text('{"0.5.9": {}, "0.5.100": {}}')
     return path
@@ -55,13 +58,41 @@ def test_nothing_is_written_when_one_failed(file, monkeypatch, capsys) -> None:
     assert "is not proved: conformance failed" in capsys.readouterr().out
 
 
-def test_nothing_is_written_of_some_checks(file, monkeypatch) -> None:
+def test_it_goes_on_where_it_was_cut_off(file, monkeypatch, capsys) -> None:
     before = file.read_text()
+    passing(monkeypatch, {"attacks": 9})
+    assert prove.main(["attacks", "--proved", str(file)]) == 0
+    assert file.read_text() == before, "the others have not run"
+    assert "left, before it is proved: seams, conformance, identity" in capsys.readouterr().out
+    ran = passing(monkeypatch, {})
+    assert prove.main(["--proved", str(file)]) == 0
+    assert ran == ["seams", "conformance", "identity"]
+    assert json.loads(file.read_text())["0.5.24"]["passed"]["attacks"] == 9
+
+
+@pytest.mark.parametrize("said", [{"status": " M file.py"}, {"rev-parse": ""}])
+def test_what_passed_on_other_files_counts_for_nothing(file, monkeypatch, said) -> None:
     passing(monkeypatch, {})
     assert prove.main(["attacks", "--proved", str(file)]) == 0
-    assert file.read_text() == before
+    monkeypatch.setattr(prove, "git", lambda verb, *_: said.get(verb, ""))
+    ran = passing(monkeypatch, {})
+    assert prove.main(["--proved", str(file)]) == 0
+    assert ran == list(prove.CHECKS)
+
+
+def test_an_unknown_check_is_refused(file) -> None:
     with pytest.raises(SystemExit):
         prove.main(["moods"])
+
+
+@pytest.mark.parametrize(("body", "passed"), [("pass", 1), ("assert False", None)])
+def test_a_check_runs_its_tests(tmp_path, monkeypatch, body, passed) -> None:
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        f"import os\ndef test_it():\n    os.environ[{UNPROVED_VARIABLE!r}]\n    {body}\n"
+    )
+    monkeypatch.setitem(prove.CHECKS, "it", (str(test),))
+    assert prove.run("it", "0.5.24") == passed
 
 
 def test_what_passed_is_counted(tmp_path) -> None:
