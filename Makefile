@@ -95,9 +95,11 @@ $(UV):
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # Older releases get the versions of the newest one, but where they need others.
-COMPILE = $(UV) pip compile --quiet $(PROJECTS) --all-extras --generate-hashes --no-annotate --no-emit-package tokenflow-sgl \
-	--python-version 3.11 --python-platform x86_64-manylinux_2_34 --custom-compile-command "make lock"
+PIN = $(UV) pip compile --quiet --generate-hashes --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
+	--custom-compile-command "make lock"
+COMPILE = $(PIN) $(PROJECTS) --all-extras --no-emit-package tokenflow-sgl
 lock: | $(UV)
+	$(PIN) --upgrade requirements/gateways.in --output-file requirements/gateways.txt
 	$(COMPILE) --upgrade --output-file requirements/dev.txt
 	for older in $(OLDER:.in=); do \
 		cp requirements/dev.txt $$older.txt && $(COMPILE) --override $$older.in --output-file $$older.txt || exit; \

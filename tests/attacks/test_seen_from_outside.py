@@ -64,9 +64,9 @@ def loads(served) -> dict[str, Any]:
 def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
     tokens = sum(len(prompt) + 10 for prompt in prompts[:6])
     with paused(served, prompts[:6]):
-        wait_until(lambda: loads(served)["num_waiting_reqs"] == 6)
+        wait_until(lambda: loads(served)["num_running_reqs"] == 6)
         seen = loads(served)
-        assert seen["num_running_reqs"] == 0
+        assert seen["num_waiting_reqs"] == 0, "a gateway would take it for overloaded"
         assert seen["queues"] == {**seen["queues"], "waiting": 0, "paused": 6}
         assert tokens <= seen["num_total_tokens"] <= tokens + 6 * 2
         assert seen["num_waiting_uncached_tokens"] == 0, "their KV is kept"
@@ -74,9 +74,10 @@ def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
         served.generate(prompts[7], max_new_tokens=50)
         wait_until(lambda: served.sglang_total("sglang:num_queue_reqs") == 6)
     served.flush_when_idle()
-    wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_waiting_reqs"] == 0)
+    wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_running_reqs"] == 0)
     wait_until(lambda: (loads(served)["tokenflow_headroom_tokens"] or 0) > 0)
     assert served.total("tokenflow:headroom_tokens") > 0
+    assert loads(served)["token_usage"] == served.total("tokenflow:promised_share") == 0
 
 
 def test_a_pause_is_not_a_retraction(served, prompts, reference) -> None:

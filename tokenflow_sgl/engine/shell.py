@@ -60,6 +60,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             core.gate.queue.waiting,
             lambda: core.body.pauser.paused,
             lambda: core.meters.headroom.tokens,
+            lambda: core.meters.headroom.promised,
         )
 
     @overrides("says that the scheduler is ours, now that all of it is built")

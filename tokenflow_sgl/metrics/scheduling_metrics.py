@@ -42,6 +42,13 @@ SCHEDULING = (
         "tokens",
     ),
     Metric(
+        "promised_share",
+        "gauge",
+        "Share of the KV memory or of the engine's time that is promised to streams, the larger of "
+        "the two; /v1/loads has it as token_usage.",
+        "ratio",
+    ),
+    Metric(
         "policy_pass_seconds",
         "histogram",
         "Time of one policy pass outside idle mode.",

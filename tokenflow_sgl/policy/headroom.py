@@ -13,6 +13,8 @@ readers stall is left out. With all of these, one of four servers got nearly all
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tokenflow_sgl.contract import State
@@ -46,6 +48,28 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
 
     Below 0: so much work is here already that cannot be done in time.
     """
+    return min(_left(state, config))
+
+
+def promised(state: State, config: WorkingSetConfig) -> float:
+    """Share of the engine's memory or time that is promised, the larger of the two, within [0, 1].
+
+    What `headroom` leaves over, as a share of what an engine without streams could take. Unlike the
+    share of the memory that is in use, it says how full an engine is that fills its memory on
+    purpose, and pauses streams for newcomers.
+    """
+    none = state.streams.among(np.zeros(0, dtype=np.int64))
+    whole = _left(replace(state, streams=none), config)
+    left = zip(_left(state, config), whole, strict=True)
+    least = min((now / all_ if all_ > 0.0 else 0.0) for now, all_ in left if np.isfinite(all_))
+    return float(np.clip(1.0 - least, 0.0, 1.0))
+
+
+def _left(state: State, config: WorkingSetConfig) -> tuple[float, float]:
+    """Tokens of newcomers' work: KV that can be promised, and what can be done within 30 s.
+
+    The latter is infinite while nothing is known of the engine's steps.
+    """
     none, memory = np.zeros(0, dtype=np.int64), state.memory
     asking = Asking(state, config, np.arange(len(state.streams)), none)
     room = memory_left(state, config, asking, asking.spread)
@@ -54,7 +78,7 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
         part = min(in_pages(memory, REFERENCE_CONTEXT), memory.window.tokens) / REFERENCE_CONTEXT
         room = min(room, windows_left(state, config, asking) / part)
     if state.costs.decode is None:
-        return room
+        return room, np.inf
     priced = supply = modelled(state, REFERENCE_CONTEXT, REFERENCE_CONTEXT, inferred=False)
     if count := len(asking.length):
         own = (int(asking.own.sum()) + asking.shared) / count
@@ -62,4 +86,4 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     wanted = members_want(state, asking, _LATER[:, None], supply)
     may = promised_share(asking, _LATER, asking.crowd.item(0))
     free = float((may - wanted / _LATER).min())
-    return min(room, WITHIN * free / (priced.token_cost * (REFERENCE_CONTEXT + priced.row)))
+    return room, WITHIN * free / (priced.token_cost * (REFERENCE_CONTEXT + priced.row))

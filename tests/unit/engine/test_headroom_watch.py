@@ -31,7 +31,8 @@ class Told(Recorder):
     def __init__(self) -> None:
         self.told: list[float] = []
 
-    def headroom(self, tokens: float) -> None:
+    def headroom(self, tokens: float, promised: float) -> None:
+        assert np.isnan(promised) or 0.0 <= promised <= 1.0
         self.told.append(tokens)
 
 
@@ -70,6 +71,7 @@ def test_what_fails_is_told_once_and_not_known(watch, make_state, caplog) -> Non
             looks.look(now, 1, lambda: 1 / 0)
     assert len(caplog.records) == 1
     assert looks.tokens is None
+    assert looks.promised is None
     assert np.isnan(told).all()
     looks.look(4.0, 0, lambda: make_state([]))
     assert looks.tokens > 0
@@ -82,6 +84,7 @@ def test_an_engine_without_streams_has_headroom(watch) -> None:
     costs = StepCosts(decode=(0.01, 0.0, 0.0))
     looks.look(0.0, 0, lambda: State(0.0, table.streams([], writes=True), memory, costs))
     assert looks.tokens == 950
+    assert looks.promised == 0.0
 
 
 @pytest.fixture
@@ -114,21 +117,31 @@ def test_a_reader_that_does_not_know_it_reads_the_rest(shared) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # SGLang's imports warn about third parties
-def test_the_inquirer_adds_paused_streams_and_headroom(monkeypatch) -> None:
+@pytest.mark.parametrize(("promised", "usage"), [(0.25, 0.25), (None, 0.98)])
+def test_the_inquirer_adds_paused_streams_and_headroom(monkeypatch, promised, usage) -> None:
     from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
     from tokenflow_sgl.engine.telemetry.load_report import inquirer_with_paused
 
     queues = QueueMetrics(waiting=2, grammar=0, paused=1, retracted=0, prealloc_ready=0)
-    plain = LoadSnapshot(num_waiting_reqs=2, num_total_tokens=10, gen_throughput=7.0, queues=queues)
+    plain = LoadSnapshot(
+        num_running_reqs=5,
+        num_waiting_reqs=2,
+        num_total_tokens=10,
+        token_usage=0.98,
+        gen_throughput=7.0,
+        queues=queues,
+    )
     monkeypatch.setattr(SchedulerLoadInquirer, "get_loads", lambda self: plain)
     fields = {name: None for name in SchedulerLoadInquirer.__dataclass_fields__}
     held = [SimpleNamespace(seqlen=100), SimpleNamespace(seqlen=50)]
     asked = inquirer_with_paused(
-        SchedulerLoadInquirer(**fields), lambda: [], lambda: held, lambda: 42
+        SchedulerLoadInquirer(**fields), lambda: [], lambda: held, lambda: 42, lambda: promised
     )
     loads = asked.get_loads().to_dict()
     assert loads["tokenflow_headroom_tokens"] == 42
-    assert (loads["num_waiting_reqs"], loads["num_total_tokens"]) == (4, 160)
+    assert (loads["num_running_reqs"], loads["num_waiting_reqs"]) == (7, 2)
+    assert loads["num_total_tokens"] == 160
+    assert loads["token_usage"] == usage
     assert loads["gen_throughput"] == 7.0
     assert loads["queues"]["paused"] == 3

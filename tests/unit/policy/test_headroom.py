@@ -12,7 +12,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, admission
 from tokenflow_sgl.policy.admission import admissible
-from tokenflow_sgl.policy.headroom import REFERENCE_CONTEXT, WITHIN, headroom
+from tokenflow_sgl.policy.headroom import REFERENCE_CONTEXT, WITHIN, headroom, promised
 
 # As in test_admission: a full-memory step takes 0.1 s and the memory holds 1000 tokens, so a token
 # takes 1e-4 s per token of its context, and 0.1024 s at a context of 1,024.
@@ -160,3 +160,35 @@ def test_there_is_some_wherever_admission_takes_all_that_wait(
     monkeypatch.setattr("tokenflow_sgl.policy.admission.OTHERS", later)
     monkeypatch.setattr("tokenflow_sgl.policy.admission.DECISIVE", float(later[0, 0]))
     assert (headroom(state, config) >= 0.0) == (len(admissible(state, config).join) == 1)
+
+
+@pytest.fixture
+def share(make_state):
+    def ask(rows, *, costs=COSTS, host=100_000, **config):
+        state = make_state(rows, total=1000, free=0, host=host, costs=costs)
+        state = dataclasses.replace(state, kv_rate=AS_MODELLED)
+        return promised(state, WorkingSetConfig(**{"hysteresis": 0.0, "eta": 1.0, **config}))
+
+    return ask
+
+
+def test_nothing_is_promised_by_an_empty_engine(share) -> None:
+    assert share([]) == 0.0
+    assert share([], costs=StepCosts()) == 0.0, "of which nothing is known"
+
+
+def test_what_is_promised_is_the_time_that_readers_ask_for(share, make_stream) -> None:
+    assert share([reader(make_stream)]) == pytest.approx(70 / 110)
+    both = [reader(make_stream), reader(make_stream, Phase.WAITING)]
+    assert share(both) == 1.0, "and no more than all"
+
+
+def test_memory_counts_where_more_of_it_is_promised(share, make_stream) -> None:
+    fast = StepCosts(decode=(1e-6, 0.0, 0.0))
+    little = share([reader(make_stream)], costs=fast, host=1500)
+    assert little > share([reader(make_stream)], costs=fast) > 0.0
+
+
+def test_streams_far_ahead_of_their_readers_promise_less(share, make_stream) -> None:
+    """Their KV fills the memory as much, and a gateway that goes by that sends no newcomers."""
+    assert share([reader(make_stream, slack=80.0)]) < share([reader(make_stream)])

@@ -10,7 +10,7 @@ from tokenflow_sgl.contract import State
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.headroom import headroom
+from tokenflow_sgl.policy.headroom import headroom, promised
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ class HeadroomWatch:
 
     Attributes:
         tokens: As last seen; None: it is not known.
+        promised: Share of the engine's memory or time that is promised, likewise.
     """
 
     def __init__(self, config: WorkingSetConfig, recorder: Recorder) -> None:
@@ -33,6 +34,7 @@ class HeadroomWatch:
         self._empty = False
         self._failed = False
         self.tokens: int | None = None
+        self.promised: float | None = None
 
     def look(self, now: float, streams: int, state: Callable[[], State]) -> None:
         """Look at the headroom as a pass of the scheduler begins, if it is time.
@@ -46,11 +48,17 @@ class HeadroomWatch:
             return
         self._next, self._empty = now + SAMPLE_SECONDS, not streams
         try:
-            self.tokens = round(headroom(state(), self._config))
+            seen = state()
+            self.tokens = round(headroom(seen, self._config))
+            self.promised = promised(seen, self._config)
         except Exception:
             # A length predictor may be the operator's own; no server ends for a gauge.
-            self.tokens = None
+            self.tokens = self.promised = None
             if not self._failed:
                 self._failed = True
                 logger.exception("tokenflow:headroom_tokens is not known; told once")
-        self._recorder.headroom(math.nan if self.tokens is None else self.tokens)
+        unknown = math.nan
+        self._recorder.headroom(
+            unknown if self.tokens is None else self.tokens,
+            unknown if self.promised is None else self.promised,
+        )

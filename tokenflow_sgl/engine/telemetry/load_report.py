@@ -1,7 +1,8 @@
-"""Paused streams in what SGLang reports of its load: /v1/loads, its gauges and its log lines.
+"""What SGLang reports of its load, with paused streams: /v1/loads, its gauges and its log lines.
 
 SGLang reports the requests that run and those in its waiting queue. Paused streams are in neither;
-a router that does not see them sends its next requests to the busiest server.
+a router that does not see them sends its next requests to the busiest server. A router that takes
+them for waiting ones, or a memory that is full on purpose for a full server, sends it none.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ def inquirer_with_paused(
     waiting: Requests,
     paused: Requests,
     headroom: Callable[[], int | None],
+    promised: Callable[[], float | None],
 ) -> SchedulerLoadInquirer:
-    """`inquirer` rebuilt so that /v1/loads counts paused streams as waiting, with their tokens.
+    """`inquirer` rebuilt so that /v1/loads counts paused streams as running, with their tokens.
+
+    They are being served: their readers have text. Only who has no first token yet waits.
 
     Args:
         inquirer: SGLang's.
@@ -35,6 +39,8 @@ def inquirer_with_paused(
         paused: Paused streams. Their KV is kept, so they add nothing to the tokens that wait for a
             prefill.
         headroom: In tokens; None: it is not known.
+        promised: Share of memory or time that is promised. It is the token usage that gateways go
+            by: KV of streams that can be paused is no reason to send no more. None: not known.
     """
 
     @checked
@@ -45,8 +51,10 @@ def inquirer_with_paused(
             held = paused()
             tokens = sum(req.seqlen for req in held)
             queues = msgspec.structs.replace(loads.queues, paused=loads.queues.paused + len(held))
+            share = promised()
             changed = {
-                "num_waiting_reqs": loads.num_waiting_reqs + len(held),
+                "num_running_reqs": loads.num_running_reqs + len(held),
+                "token_usage": loads.token_usage if share is None else round(share, 4),
                 "num_total_tokens": loads.num_total_tokens + tokens,
                 "num_active_tokens": loads.num_active_tokens + tokens,
                 "queues": queues,

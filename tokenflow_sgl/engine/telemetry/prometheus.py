@@ -76,8 +76,8 @@ class Recorder:
     def levels(self, levels: Levels) -> None:
         """How many streams are where now."""
 
-    def headroom(self, tokens: float) -> None:
-        """Set the tokens of newcomers' work that can be taken."""
+    def headroom(self, tokens: float, promised: float) -> None:
+        """Set the tokens of newcomers' work that can be taken, and the share that is promised."""
 
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""
@@ -179,9 +179,10 @@ class PrometheusRecorder(Recorder):
         self._at("demand_tokens_per_second").set(levels.demand)
         self._at("capacity_tokens_per_second").set(levels.capacity)
 
-    def headroom(self, tokens: float) -> None:
-        """Set the tokens of newcomers' work that can be taken."""
+    def headroom(self, tokens: float, promised: float) -> None:
+        """Set the tokens of newcomers' work that can be taken, and the share that is promised."""
         self._at("headroom_tokens").set(tokens)
+        self._at("promised_share").set(promised)
 
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""

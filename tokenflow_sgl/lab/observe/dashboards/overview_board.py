@@ -208,7 +208,7 @@ THROUGHPUT = Row(
                 Query(rate("tokenflow:effective_tokens_total", where=CLASS), "effective"),
                 Query(rate("tokenflow:reasoning_tokens_total", where=CLASS), "reasoning"),
             ),
-            width=6,
+            width=5,
         ),
         Panel(
             "QoS",
@@ -216,7 +216,7 @@ THROUGHPUT = Row(
             "second that a reader waited for a first token or stalled.",
             "short",
             (Query(f"sum(tokenflow:qos:rate5m{{{SERVER}}})", "QoS"),),
-            width=6,
+            width=5,
             signed=True,
         ),
         Panel(
@@ -228,7 +228,7 @@ THROUGHPUT = Row(
                 Query(level("tokenflow:demand_tokens_per_second"), "demand"),
                 Query(known("tokenflow:capacity_tokens_per_second"), "capacity"),
             ),
-            width=6,
+            width=5,
         ),
         Panel(
             "Headroom",
@@ -236,8 +236,16 @@ THROUGHPUT = Row(
             "readers stall. Below 0 there is more work than can be done in time.",
             "short",
             (Query(known("tokenflow:headroom_tokens"), "headroom"),),
-            width=6,
+            width=5,
             signed=True,
+        ),
+        Panel(
+            "Promised",
+            "Share of the KV memory or of the engine's time that is promised to streams, the "
+            "larger of the two, of the fullest server. At 100% newcomers wait.",
+            "percentunit",
+            (Query(f"max(tokenflow:promised_share{{{SERVER}}} > -Inf)", "promised"),),
+            width=4,
         ),
     ),
 )

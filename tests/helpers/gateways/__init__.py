@@ -1,0 +1,1 @@
+"""Gateways that people put in front of servers, as real programs."""

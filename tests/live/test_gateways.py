@@ -1,0 +1,120 @@
+"""Servers behind smg, the gateway itself: what it reads, and what reaches them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from gateways.shepherd import shepherd
+from servers.client import IDLE_SECONDS, TOKENS
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
+HELD = {"custom_params": {"tokenflow_rate": 7.0}, "max_new_tokens": 40}
+"""Paused after ten tokens, for good."""
+ALONE = {"max_new_tokens": TOKENS, "temperature": 0}
+MANY = 10
+"""More than the waiting requests from which on smg takes a server for overloaded."""
+SHED = ("--policy", "least_load", "--worker-overload-shed")
+"""It refuses what it would have to send to an overloaded server."""
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return urllib.request.urlopen(request, timeout=IDLE_SECONDS)
+
+
+def load_seen(gateway: str) -> dict[str, Any]:
+    """What the gateway last read of its only server's load."""
+    with urllib.request.urlopen(f"{gateway}/workers", timeout=IDLE_SECONDS) as answer:
+        (worker,) = json.load(answer)["workers"]
+    (seen,) = worker["engine_load"]["loads"] if worker.get("engine_load") else ({},)
+    return dict(seen)
+
+
+def wait_for_load(gateway: str, **values: int) -> dict[str, Any]:
+    end = time.monotonic() + IDLE_SECONDS
+    while True:
+        seen = load_seen(gateway)
+        if all(seen.get(name) == value for name, value in values.items()):
+            return seen
+        assert time.monotonic() < end, seen
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def streams(gateway: str, prompts: list[list[int]]) -> Iterator[None]:
+    """Streams that are asked for through the gateway, and left at the end."""
+    with contextlib.ExitStack() as left:
+        for prompt in prompts:
+            body = {"input_ids": prompt, "stream": True, "sampling_params": HELD}
+            left.enter_context(contextlib.closing(post(f"{gateway}/generate", body)))
+        yield
+
+
+def test_paused_streams_do_not_make_a_server_overloaded(start, prompts, reference, tmp_path):
+    with start(*HOLD) as served, shepherd(tmp_path, [served.server.url], *SHED) as gateway:
+        with streams(gateway, [prompts[0]] * MANY):
+            served.wait_until("paused_streams", MANY)  # so the rates came through
+            seen = wait_for_load(gateway, num_running_reqs=MANY, num_waiting_reqs=0)
+            assert seen["token_usage"] < 0.8
+            body = {"input_ids": prompts[1], "sampling_params": ALONE}
+            with post(f"{gateway}/generate", body) as answer:
+                assert json.load(answer)["output_ids"] == reference[1]
+        # Who leaves the gateway has left the server.
+        served.wait_until("paused_streams", 0)
+        wait_for_load(gateway, num_running_reqs=0, num_waiting_reqs=0)
+        served.assert_clean()
+
+
+SAYS: dict[str, Any] = {
+    "/server_info": {"model_path": "m", "served_model_name": "m", "dp_size": 1},
+    "/model_info": {"model_path": "m", "is_generation": True},
+    "/v1/models": {"object": "list", "data": [{"id": "m", "object": "model"}]},
+    "/v1/loads": {
+        "dp_rank_count": 1,
+        "loads": [{"dp_rank": 0, "num_running_reqs": 1, "num_waiting_reqs": MANY}],
+        "aggregate": {"total_running_reqs": 1, "total_waiting_reqs": MANY, "total_reqs": 11},
+    },
+}
+
+
+class Overloaded(BaseHTTPRequestHandler):
+    """A server whose paused streams are said to wait."""
+
+    def do_GET(self) -> None:
+        body = json.dumps(SAYS.get(self.path.partition("?")[0], {})).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_streams_that_wait_do(tmp_path) -> None:
+    """The control: the gateway refuses where a server says so."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Overloaded) as worker:
+        threading.Thread(target=worker.serve_forever, daemon=True).start()
+        try:
+            with shepherd(tmp_path, [f"http://127.0.0.1:{worker.server_port}"], *SHED) as gateway:
+                wait_for_load(gateway, num_waiting_reqs=MANY)
+                with pytest.raises(urllib.error.HTTPError, match="503"):
+                    post(f"{gateway}/generate", {"text": "?", "sampling_params": {}})
+        finally:
+            worker.shutdown()
