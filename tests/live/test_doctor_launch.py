@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tokenflow_sgl.engine.unsupported_front_ends import OFF_IN_RUST, RUST_IS_TRIED
+
 pytestmark = pytest.mark.engine
 
 COMMAND = "from tokenflow_sgl.cli import main; main()"
@@ -55,6 +57,14 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     assert code == 0, output
     assert "its configuration was read, its weights were not" in output
     assert verdict(output) == "Active with --scheduler tokenflow."
+
+
+@pytest.mark.skipif(not RUST_IS_TRIED, reason="refused there")
+def test_what_is_off_behind_the_front_end_in_rust_is_said(doctor, monkeypatch) -> None:
+    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    code, output = doctor(*OURS)
+    assert code == 0, output
+    assert f"front end               SGLang's in Rust: {OFF_IN_RUST[:60]}" in output
 
 
 @pytest.mark.slow

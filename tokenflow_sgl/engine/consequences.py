@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.host_memory import (
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
+from tokenflow_sgl.engine.unsupported_front_ends import OFF_IN_RUST, in_rust
 from tokenflow_sgl.host_pool import GB, HOST_RATIO, MOST_RATIO
 
 
@@ -99,6 +100,8 @@ def consequences(
         )
     if config.tuning:
         yield "tuning", f"{config.tuning}: {tuned_text(config) or 'all as shipped'}"
+    if in_rust():
+        yield "front end", f"SGLang's in Rust: {OFF_IN_RUST}"
     default = config.known_classes.default
     yield (
         "order",

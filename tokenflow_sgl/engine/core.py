@@ -37,7 +37,7 @@ from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
-from tokenflow_sgl.engine.unsupported_front_ends import grpc_alone
+from tokenflow_sgl.engine.unsupported_front_ends import without_python
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.rest_ends import any_waits, end_rests
@@ -350,7 +350,7 @@ class Core:
             return body.pauser.hold(req)
         asked = None
         if not known:
-            asked = terms_of(req, book.classes, grpc_alone(self.scheduler.server_args))
+            asked = terms_of(req, book.classes, without_python(self.scheduler.server_args))
         with self.gate.queue.whole() as whole:
             queue()
             queued = body.newest(whole) is req

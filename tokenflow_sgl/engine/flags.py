@@ -10,8 +10,6 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.environ import envs
-
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     LAUNCH_ATTRIBUTE,
@@ -46,7 +44,14 @@ from tokenflow_sgl.engine.unsupported import (
     has_no_streams,
     has_workers,
 )
-from tokenflow_sgl.engine.unsupported_front_ends import check_app, check_deposits, check_rust
+from tokenflow_sgl.engine.unsupported_front_ends import (
+    OFF_IN_RUST,
+    RUST,
+    check_app,
+    check_deposits,
+    check_rust,
+    in_rust,
+)
 from tokenflow_sgl.policy import ConfigError, make_policy, make_predictor
 
 logger = logging.getLogger(__name__)
@@ -214,7 +219,7 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     check_scheduled_layers(config)
     check_contiguity(server_args, config)
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP if WORKERS_SERVE_OURS else None)
-    check_rust(envs.SGLANG_RUST_SERVER.get())
+    check_rust()
     check_deposits(server_args, config)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
@@ -224,7 +229,9 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     if config.tuning:
         said = tuned_text(config) or "all as shipped"
         logger.info("tokenflow tuning (%s): %s", config.tuning, said)
-    if has_workers(server_args):
+    if in_rust():
+        logger.info("tokenflow with %s: %s", RUST, OFF_IN_RUST)
+    elif has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
     if layers is not None:

@@ -40,8 +40,10 @@ from tokenflow_sgl.engine.sglang.hooking import (
     standing,
 )
 from tokenflow_sgl.engine.sglang.overriding import check_overrides
+from tokenflow_sgl.engine.sglang.release import hold_server_info
 from tokenflow_sgl.engine.sglang.seam_check import SeamError, check_seams
 from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.unsupported_front_ends import in_rust
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -132,8 +134,10 @@ def activate_front_end() -> None:
 
     Bad rates are refused there, the loads of the schedulers are read, text that is held back is
     noticed, the rates of live streams can be changed, token deposits deliver evenly, and what waits
-    for streams to end is told to the scheduler.
+    for streams to end is told to the scheduler. SGLang's front end in Rust has none of that.
     """
+    if in_rust():
+        return activate_launch()
     if is_judged():
         return check_rivals((_SCHEDULER, _DECODER))
     check_seams()  # before anything is imported that another SGLang may lack
@@ -259,6 +263,10 @@ def _hold_for_policy(server_args: ServerArgs) -> None:
     from tokenflow_sgl.engine.kv.state_slots import register_states
 
     register_states()
+    if in_rust():
+        from tokenflow_sgl.engine.shell import introduction
+
+        hold_server_info(introduction)
     config = config_of(server_args)
     if config is not None and config.hicache == "auto":
         from tokenflow_sgl.engine.kv.host_size import register_sizes

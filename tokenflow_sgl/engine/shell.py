@@ -22,9 +22,18 @@ from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
 from tokenflow_sgl.engine.sglang.release import deferred_batch, said
 from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick
 from tokenflow_sgl.engine.stream_messages import is_ours
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
+
+
+def introduction(scheduler: LiveScheduler) -> dict[str, Any]:
+    """What a scheduler of ours says of itself; /server_info has it, too."""
+    ours = announcement(type(scheduler))
+    if scheduler.enable_hierarchical_cache:
+        ours[HOST_KV] = host_ratio()
+    return ours
 
 
 class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
@@ -65,10 +74,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     @overrides("says that the scheduler is ours, now that all of it is built")
     def get_init_info(self) -> dict[str, Any]:
-        ours = announcement(type(self))
-        if self.enable_hierarchical_cache:
-            ours[HOST_KV] = host_ratio()
-        return said(super().get_init_info(), ours)
+        return said(super().get_init_info(), introduction(self))
 
     @overrides("writes learned lengths when the server shuts down")
     def release_host_resources(self) -> None:

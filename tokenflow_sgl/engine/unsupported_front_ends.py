@@ -1,13 +1,16 @@
 """Which front ends of SGLang the scheduler does not go together with, as its own part is missing.
 
 Rates are checked, live streams are changed and token deposits are delivered in the process of
-SGLang's HTTP server.
+SGLang's HTTP server in Python. Where another one serves, rates are checked in the scheduler.
 """
 
 from __future__ import annotations
 
+from sglang.srt.environ import envs
+
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang.release import RUST_IS_TRIED
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import has_workers
 
@@ -18,7 +21,7 @@ def check_app(server_args: ServerArgs, named: str | None, ours: str | None) -> N
     named: The application that the environment names; None: SGLang's own. ours: None: this SGLang's
     workers serve none but its own.
     """
-    if not has_workers(server_args):
+    if not has_workers(server_args) or in_rust():  # its workers are threads
         return
     if ours is None:
         raise UnsupportedError(
@@ -34,18 +37,33 @@ def check_app(server_args: ServerArgs, named: str | None, ours: str | None) -> N
         )
 
 
-def check_rust(rust_server: bool) -> None:
-    """Raise `UnsupportedError` if SGLang's server in Rust takes the place of that in Python."""
-    if rust_server:
+RUST = "SGLANG_RUST_SERVER=1"
+OFF_IN_RUST = (
+    "the scheduler checks rates in custom_params, and a bad one ends its request with an error; "
+    "off are rates in /v1/completions, /tokenflow/streams, token deposits, objectives in headers, "
+    "tokenflow_headroom_tokens in /v1/loads, and the notice of text that parsers hold back"
+)
+"""What is different behind SGLang's front end in Rust."""
+
+
+def in_rust() -> bool:
+    """Whether SGLang's server in Rust takes the place of that in Python."""
+    return bool(envs.SGLANG_RUST_SERVER.get())
+
+
+def check_rust() -> None:
+    """Raise `UnsupportedError` on an SGLang whose server in Rust was not tried."""
+    if in_rust() and not RUST_IS_TRIED:
         raise UnsupportedError(
-            "--scheduler tokenflow does not work with SGLANG_RUST_SERVER=1: rates are checked and "
-            "live streams are changed in SGLang's HTTP server in Python, which does not run then; "
-            "unset one of the two."
+            f"--scheduler tokenflow does not work with {RUST} on this SGLang: it was tried on "
+            "0.5.23; unset the variable, or install that version."
         )
 
 
-def grpc_alone(server_args: ServerArgs) -> str | None:
-    """The option by which SGLang serves gRPC in place of HTTP; None: it serves HTTP."""
+def without_python(server_args: ServerArgs) -> str | None:
+    """What keeps SGLang's HTTP server in Python from serving; None: it serves."""
+    if in_rust():
+        return RUST
     names = ("smg_grpc_mode", "grpc_mode")
     chosen = next((name for name in names if getattr(server_args, name, False)), None)
     return None if chosen is None else f"--{chosen.replace('_', '-')}"
@@ -53,8 +71,8 @@ def grpc_alone(server_args: ServerArgs) -> str | None:
 
 def check_deposits(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if token deposits are asked for and nothing would deliver them."""
-    grpc = grpc_alone(server_args)
-    if grpc is None:
+    other = without_python(server_args)
+    if other is None:
         return
     known = config.known_classes.known
     ours = [f"deposit = true of the class {name}" for name in sorted(known) if known[name].deposit]
@@ -62,6 +80,6 @@ def check_deposits(server_args: ServerArgs, config: TokenFlowConfig) -> None:
         ours.insert(0, "--tokenflow-deposit")
     if ours:
         raise UnsupportedError(
-            f"{ours[0]} does not work with {grpc}: token deposits are "
-            "delivered in SGLang's HTTP server, which does not run then; remove one of the two."
+            f"{ours[0]} does not work with {other}: token deposits are delivered in SGLang's HTTP "
+            "server in Python, which does not run then; remove one of the two."
         )

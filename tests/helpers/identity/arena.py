@@ -375,6 +375,8 @@ def _skip_refused(scenario: Scenario) -> None:
         return
     if scenario.model.startswith("v4"):
         pytest.skip("this SGLang's DeepSeek V4 was not proved, and is refused")
+    if "SGLANG_RUST_SERVER" in scenario.env:
+        pytest.skip("the front end in Rust of this SGLang was not tried, and is refused")
     if "--tokenizer-worker-num" in scenario.flags:
         pytest.skip("tokenizer workers of this SGLang do not serve our application")
     if scenario.drafts is not None:

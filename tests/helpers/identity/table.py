@@ -12,6 +12,8 @@ from identity.scenario import Check, Control, Drafts, Flags, Group, Model, Scena
 
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
+RUST = {**LATE, "SGLANG_RUST_SERVER": "1"}
+"""SGLang's front end in Rust serves HTTP."""
 LATE_AND_OFTEN = {**LATE, "SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 8 tokens, not 128: more than these have."""
 CHUNKS = ("--chunked-prefill-size", "32")
@@ -99,6 +101,7 @@ FEATURES = {
     "groups": "block groups (`block_groups` in the tuning file)",
     "dp": "`--dp-size` above 1, with `--enable-dp-attention` and without",
     "priorities": "`--enable-priority-scheduling`",
+    "rust": "[SGLang's front end in Rust](#sglangs-front-end-in-rust)",
     "mla": "MLA models (DeepSeek-shaped)",
     "windows": "sliding-window models (Qwen3-shaped, two pools)",
     "states": "models with recurrent states (convolutions: LFM2; gated delta networks: Qwen3.5)",
@@ -239,6 +242,19 @@ def _more_of_one() -> list[Scenario]:
         prefetched=True,
         checks=(Check.OWN_PAUSES,),
     )
+    rust = Scenario(
+        *(
+            "front end in Rust",
+            "rust",
+            Group.TOGETHER,
+            "nothing copied behind the front end in Rust",
+        ),
+        flags=(*CHUNKS, *HICACHE),
+        env=RUST,
+        recomputed=2,
+        prefetched=True,
+        often=True,
+    )
     replicas = ("--dp-size", "2")
     priorities = Scenario(
         *("priorities", "priorities", Group.TOGETHER, "nothing copied"),
@@ -289,6 +305,14 @@ def _more_of_one() -> list[Scenario]:
             least={"written_ahead_tokens_total": 1},
         ),
         groups,
+        rust,
+        replace(
+            rust,
+            name="front end in Rust, two ranks, stream interval",
+            flags=(*CHUNKS, *HICACHE, *TWO_RANKS, *WORKERS, "--stream-interval", "4"),
+            recomputed=None,
+            often=False,
+        ),
         replace(groups, name="block groups, pages of 16", flags=(*groups.flags, *PAGES)),
         replace(groups, name="block groups, two ranks", flags=(*groups.flags, *TWO_RANKS)),
         dp,
@@ -580,6 +604,7 @@ def _decode() -> list[Scenario]:
         "priorities": ("qwen3", priorities, small, first.control),
         "tokenizer workers": ("qwen3", WORKERS, small, first.control),
     }
+    rust = replace(first, name="decode: front end in Rust", env=RUST, often=False)
     drafts = {
         "EAGLE": ("llama", chain("EAGLE", "eagle")),
         "EAGLE in trees": ("llama", tree("EAGLE", "eagle")),
@@ -590,6 +615,7 @@ def _decode() -> list[Scenario]:
     }
     return [
         first,
+        rust,
         *(
             replace(
                 first,
@@ -689,6 +715,9 @@ CONTROLS = {
     ),
     "nothing copied": Control(
         "HiCache, pages of 1", "no-copy", "the host believes that it has the KV", often=True
+    ),
+    "nothing copied behind the front end in Rust": Control(
+        "front end in Rust", "no-copy", "the host believes that it has the KV"
     ),
     "nothing copied where it is written back": Control(
         "written back", "no-copy", "the host believes that it has the KV", often=True

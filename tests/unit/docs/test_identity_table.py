@@ -31,7 +31,8 @@ def test_every_control_breaks_a_row() -> None:
 def test_no_row_stands_twice() -> None:
     def what(name: str) -> tuple[object, ...]:
         each = SCENARIOS[name]
-        return each.model, each.flags, each.decode, each.drafts, each.policy
+        rust = "SGLANG_RUST_SERVER" in each.env
+        return each.model, each.flags, each.decode, each.drafts, each.policy, rust
 
     (_, often), *_ = Counter(map(what, SCENARIOS)).most_common(1)
     assert often == 1

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tokenflow_sgl.engine import unsupported_front_ends
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of
-from tokenflow_sgl.engine.flags import attach
+from tokenflow_sgl.engine.flags import APP_VARIABLE, attach
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.unsupported_front_ends import check_app, check_deposits
+from tokenflow_sgl.engine.sglang.release import RUST_IS_TRIED, hold_server_info
+from tokenflow_sgl.engine.unsupported_front_ends import (
+    OFF_IN_RUST,
+    RUST,
+    check_app,
+    check_deposits,
+    check_rust,
+    without_python,
+)
 
 
 def assert_one_sentence(message: str) -> None:
@@ -40,22 +52,55 @@ def test_tokenizer_workers_that_cannot_serve_ours_are_refused() -> None:
     assert_one_sentence(str(caught.value))
 
 
-@pytest.mark.parametrize(("value", "refused"), [("1", True), ("true", True), ("0", False)])
-def test_the_server_in_rust_is_refused(monkeypatch, value, refused) -> None:
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("true", True), ("0", False)])
+def test_the_server_in_rust_is_served_and_the_log_says_what_is_off(
+    monkeypatch, caplog, value, on
+) -> None:
     monkeypatch.setenv("SGLANG_RUST_SERVER", value)
-    args = record()
-    if not refused:
-        return attach(args, TokenFlowConfig())
-    with pytest.raises(UnsupportedError, match="does not work with SGLANG_RUST_SERVER=1") as caught:
-        attach(args, TokenFlowConfig())
+    caplog.set_level("INFO")
+    args = record(tokenizer_worker_num=2)
+    monkeypatch.delenv(APP_VARIABLE, raising=False)
+    attach(args, TokenFlowConfig())
+    assert config_of(args) is not None
+    assert (f"tokenflow with {RUST}: {OFF_IN_RUST}" in caplog.messages) is on
+    # Its tokenizer workers are threads, which serve no application.
+    assert (os.environ.get(APP_VARIABLE) is None) is on
+    assert without_python(args) == (RUST if on else None)
+
+
+def test_the_server_in_rust_is_refused_where_it_was_not_tried(monkeypatch) -> None:
+    monkeypatch.setattr(unsupported_front_ends, "RUST_IS_TRIED", False)
+    check_rust()
+    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    with pytest.raises(UnsupportedError, match="work with SGLANG_RUST_SERVER=1 on this") as caught:
+        attach(record(), TokenFlowConfig())
     assert_one_sentence(str(caught.value))
-    assert config_of(args) is None
+
+
+@pytest.mark.skipif(not RUST_IS_TRIED, reason="refused there")
+def test_server_info_of_the_server_in_rust_has_what_ours_says(monkeypatch) -> None:
+    held: list[Any] = []
+    monkeypatch.setattr(
+        "tokenflow_sgl.engine.sglang.since_0_5_23.hold",
+        lambda target, hook, *_: held.append((target, hook)),
+    )
+    hold_server_info(lambda scheduler: {"said_by": scheduler})
+    ((target, told),) = held
+    assert target == "sglang.srt.rust_server.config:_launch_server_info"
+    assert json.loads(told('{"page_size": 1}', "ours")) == {"page_size": 1, "said_by": "ours"}
 
 
 def test_the_server_in_rust_may_prefill_for_others(monkeypatch) -> None:
     """SGLang's own scheduler serves it."""
     monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
     attach(record(disaggregation_mode="prefill"), TokenFlowConfig())
+
+
+def test_deposits_are_refused_behind_the_server_in_rust(monkeypatch) -> None:
+    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    with pytest.raises(UnsupportedError, match=f"deposit does not work with {RUST}") as caught:
+        attach(record(), TokenFlowConfig(deposit=True))
+    assert_one_sentence(str(caught.value))
 
 
 @pytest.mark.parametrize("mode", ["smg_grpc_mode", "grpc_mode"])

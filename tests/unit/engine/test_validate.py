@@ -85,17 +85,17 @@ def test_what_comes_by_grpc_is_served_and_its_headers_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grpc", "stream", "refused"),
+    ("other", "stream", "refused"),
     [("--smg-grpc-mode", True, True), ("--smg-grpc-mode", False, False), (None, True, False)],
 )
-def test_a_deposit_that_nothing_would_deliver_is_refused(grpc, stream, refused) -> None:
+def test_a_deposit_that_nothing_would_deliver_is_refused(other, stream, refused) -> None:
     ended: list[str] = []
     req = SimpleNamespace(
         sampling_params=SimpleNamespace(custom_params={"tokenflow_deposit": True}),
         stream=stream,
         set_finish_with_abort=ended.append,
     )
-    asked = terms_of(req, TokenFlowConfig().known_classes, grpc)
+    asked = terms_of(req, TokenFlowConfig().known_classes, other)
     said = "tokenflow_deposit is true; it must be false with --smg-grpc-mode: token deposits are"
     assert [text.startswith(said) for text in ended] == [True] * refused
     assert asked.deposit is (stream and not refused)

@@ -29,7 +29,7 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
             class_of(each.get("custom_params"), config.known_classes)
 
 
-def terms_of(req: Req, classes: QosClasses, grpc: str | None = None) -> QosClass:
+def terms_of(req: Req, classes: QosClasses, other: str | None = None) -> QosClass:
     """In the scheduler: how a request is read, as its client has stated it.
 
     One with bad terms that came around the front end is ended: it is answered as there, with HTTP
@@ -39,14 +39,14 @@ def terms_of(req: Req, classes: QosClasses, grpc: str | None = None) -> QosClass
     Args:
         req: SGLang's.
         classes: What it may name.
-        grpc: The option by which nothing serves HTTP, where token deposits are delivered.
+        other: What serves in place of SGLang's HTTP server in Python, which delivers deposits.
     """
     try:
         asked = class_of(req.sampling_params.custom_params, classes)
-        if grpc is not None and asked.deposit and req.stream:
+        if other is not None and asked.deposit and req.stream:
             raise RateError(
-                f"{DEPOSIT_KEY} is true; it must be false with {grpc}: token deposits are "
-                "delivered in SGLang's HTTP server, which does not run."
+                f"{DEPOSIT_KEY} is true; it must be false with {other}: token deposits are "
+                "delivered in SGLang's HTTP server in Python, which does not run."
             )
     except RateError as error:
         req.set_finish_with_abort(str(error))

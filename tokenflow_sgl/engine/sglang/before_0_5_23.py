@@ -13,6 +13,8 @@ from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
+RUST_IS_TRIED = False
+"""Whether the scheduler was tried behind SGLang's front end in Rust."""
 WORKERS_SERVE_OURS = False
 """Whether tokenizer workers serve the application that the environment names."""
 MIXES_STATES = False
@@ -66,6 +68,10 @@ def hold_controller(gather: Callable[[list[dict[str, Any]]], dict[str, Any]]) ->
         HookType.AROUND,
         "passes on what the schedulers of data-parallel replicas say",
     )
+
+
+def hold_server_info(ours: Callable[[LiveScheduler], dict[str, Any]]) -> None:
+    """Nothing: its front end in Rust is refused, with whatever `ours` would say."""
 
 
 def opening_of(model: ModelConfig) -> tuple[int, ...]:

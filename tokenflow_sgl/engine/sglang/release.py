@@ -7,10 +7,12 @@ from tokenflow_sgl.engine.sglang.version import at_least
 if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
         MIXES_STATES,
+        RUST_IS_TRIED,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
         hold_controller,
+        hold_server_info,
         kept_by_windows,
         megamoe,
         opening_of,
@@ -19,10 +21,12 @@ if at_least("0.5.23"):
 else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
         MIXES_STATES,
+        RUST_IS_TRIED,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
         hold_controller,
+        hold_server_info,
         kept_by_windows,
         megamoe,
         opening_of,
@@ -31,10 +35,12 @@ else:
 
 __all__ = [
     "MIXES_STATES",
+    "RUST_IS_TRIED",
     "WORKERS_SERVE_OURS",
     "deferred_batch",
     "heard",
     "hold_controller",
+    "hold_server_info",
     "kept_by_windows",
     "megamoe",
     "opening_of",

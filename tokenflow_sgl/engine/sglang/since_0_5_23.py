@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
+RUST_IS_TRIED = True
+"""Whether the scheduler was tried behind SGLang's front end in Rust."""
 WORKERS_SERVE_OURS = True
 """Whether tokenizer workers serve the application that the environment names."""
 MIXES_STATES = True
@@ -82,6 +85,21 @@ def hold_controller(gather: Callable[[list[dict[str, Any]]], dict[str, Any]]) ->
         pass_on,
         HookType.AFTER,
         "passes on what the schedulers of data-parallel replicas say",
+    )
+
+
+def hold_server_info(ours: Callable[[LiveScheduler], dict[str, Any]]) -> None:
+    """Let /server_info of SGLang's front end in Rust have `ours`, too."""
+
+    def told(info: str, scheduler: LiveScheduler) -> str:
+        return json.dumps({**json.loads(info), **ours(scheduler)})
+
+    hold(
+        "sglang.srt.rust_server.config:_launch_server_info",
+        told,
+        HookType.AFTER,
+        "what a scheduler of ours says of itself, in /server_info of the front end in Rust",
+        ("scheduler",),
     )
 
 
