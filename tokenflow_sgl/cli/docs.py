@@ -89,12 +89,11 @@ has work.
 
 **How full a server is.** `tokenflow:promised_share` says it from 0 to 1: the share of the KV memory
 or of the engine's time that is promised to streams, the larger of the two.
-`tokenflow:headroom_tokens` says how much more a server can take. Both are
-the demand test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting
-streams counted as admitted. `/v1/loads` has them, too, with and without `--enable-metrics`: the share
-as `token_usage`, as soon as it is known, and the tokens as `tokenflow_headroom_tokens`, `null` until
-then. Each data-parallel rank has its own. By
-default SGLang gives them requests in turn, so a server with `--dp-size N` can take N times what the
+`tokenflow:headroom_tokens` says how much more a server can take. Both are the demand test of
+admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted as
+admitted. `/v1/loads` has them, too, with and without `--enable-metrics`: the share as
+`token_usage`, as soon as it is known, and the tokens as `tokenflow_headroom_tokens`, `null` until
+then. Each data-parallel rank has its own. By default SGLang gives them requests in turn, so a server with `--dp-size N` can take N times what the
 rank with the least can. Use it to add servers before it comes near 0, and to send nothing more to a
 server that is below 0. It is no reason to change a router: one that goes by it starts answers at
 best 9 % sooner than round robin in simulation, and started them 47 % later on two unlike emulated
@@ -102,12 +101,12 @@ servers ([fleet](../benchmarks/fleet/README.md)). The
 [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples shows how it is
 read.
 
-**What gateways read.** A server fills its KV memory on purpose and pauses streams whose readers have
-text. `/v1/loads` counts paused streams as running ones, in `num_running_reqs`, and as
-`queues.paused`; `num_waiting_reqs` are those that wait for SGLang to begin with them. SGLang's gauges say what
-is on the device: `sglang:token_usage` is near 1 on a busy server, and `sglang:num_queue_reqs` has
-paused streams in it. A gateway that goes by gauges should be told to read
-`tokenflow:promised_share` and `tokenflow:waiting_streams` ([fleets](fleet.md)).
+**What gateways read.** A server fills its KV memory on purpose and pauses streams whose readers
+have text. `/v1/loads` counts paused streams as running ones, in `num_running_reqs`, and as
+`queues.paused`; `num_waiting_reqs` are those that wait for SGLang to begin with them. SGLang's
+gauges say what is on the device: `sglang:token_usage` is near 1 on a busy server, and
+`sglang:num_queue_reqs` has paused streams in it. A gateway that goes by gauges should be told to
+read `tokenflow:promised_share` and `tokenflow:waiting_streams` ([fleets](fleet.md)).
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled

@@ -11,6 +11,8 @@ REPLAYS = ("aiohttp", *RUNS)
 """Needed to replay traces."""
 PAGES = ("jinja2", "matplotlib")
 """Needed for pages with plots."""
+WEB = ("aiohttp", "jinja2")
+"""Needed for the live page."""
 RAY = ("ray",)
 """Needed for --ray."""
 

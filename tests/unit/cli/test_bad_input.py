@@ -265,6 +265,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
         patch.setattr(os, "execv", work)
         for target in (
             "tokenflow_sgl.lab.demo.run.run_demo",
+            "tokenflow_sgl.lab.observe.live.serve_page",
             "tokenflow_sgl.lab.replay.target.find_target",
             "tokenflow_sgl.lab.replay.find_target",
             "tokenflow_sgl.cli.plan_output.planned",

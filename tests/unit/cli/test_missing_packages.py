@@ -38,6 +38,7 @@ COMMANDS = {
     "trace stats h200-a --plot trace.png": ("matplotlib",),
     "dashboard build": ("grafana_foundation_sdk",),
     "dashboard render http://127.0.0.1:9": ("matplotlib",),
+    "top --web": ("aiohttp", "jinja2"),
     "demo": ("sglang", "tokenflow_sgl_emulator", "matplotlib", "aiohttp", "pyarrow"),
     "serve-emulated": ("sglang", "tokenflow_sgl_emulator", "aiconfigurator_core"),
 }

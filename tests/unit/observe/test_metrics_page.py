@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import threading
@@ -117,7 +118,7 @@ def test_a_server_is_asked(server, monkeypatch) -> None:
     ],
 )
 def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None:
-    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.MAX_BYTES", 200)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.MAX_PAGE_BYTES", 200)
     server.status, server.text = status, text
     with pytest.raises(ScrapeError, match=message):
         scrape(server.url)
@@ -144,6 +145,31 @@ def test_no_redirect_is_followed(server) -> None:
             fetch(url, missing="", data=b"{}", headers={"authorization": "Bearer x"})
         thread.join()
     assert asked == ["/api"]
+
+
+def test_an_answer_without_end_is_left(monkeypatch) -> None:
+    """A server that sends a byte now and then, which no timeout of the socket ends."""
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.TIMEOUT_SECONDS", 0.2)
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    while not left.wait(0.02):
+                        connection.sendall(b"#")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(ScrapeError, match=r"its answer has no end within 0\.2 s"):
+                scrape(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        finally:
+            left.set()
+            thread.join()
 
 
 @pytest.mark.parametrize(

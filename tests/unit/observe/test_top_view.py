@@ -14,7 +14,8 @@ from rich.console import Console
 from tokenflow_sgl.contract import Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels
 from tokenflow_sgl.lab.observe import parse
-from tokenflow_sgl.lab.observe.top_view import LEVELS, MODES, WIDTH, Look, Screen, _by_level, _curve
+from tokenflow_sgl.lab.observe.look import LEVELS, MODES, Look, by_level
+from tokenflow_sgl.lab.observe.top_view import WIDTH, Screen, _curve
 from tokenflow_sgl.metrics import METRICS
 
 
@@ -124,7 +125,7 @@ def test_levels_are_the_samples_of_their_bounds(recorder) -> None:
     before = page()
     work(recorder)
     # 0.0 | 0.4 | 2.0 2.5 | - | - | 30.0 | 200.0
-    assert _by_level(page().since(before)) == [1, 1, 2, 0, 0, 1, 1]
+    assert by_level(page().since(before)) == [1, 1, 2, 0, 0, 1, 1]
     assert set(LEVELS[:-1]) <= set(METRICS["buffer_seconds"].buckets)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import math
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,12 +15,16 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tokenflow_sgl.errors import FailedError
+from tokenflow_sgl.errors import FailedError, shown
 
 PREFIX = "tokenflow:"
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 32 * 1024 * 1024
-"""Longest page that is read; no metrics page is longer."""
+"""Longest answer that is read."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+MAX_PAGE_LINES = 50_000
+"""Longest metrics page that is read."""
+_PIECE = 64 * 1024
 
 
 class ScrapeError(FailedError):
@@ -129,11 +134,13 @@ def scrape(url: str) -> Scrape:
         ScrapeError: No server answers there, or it has no metrics page.
     """
     page = url.rstrip("/") + "/metrics"
-    text = fetch(page, missing="start the server with --enable-metrics")
+    text = fetch(page, missing="start the server with --enable-metrics", most=MAX_PAGE_BYTES)
+    if text.count(b"\n") > MAX_PAGE_LINES:
+        raise ScrapeError(f"{page} has over {MAX_PAGE_LINES:,} lines; is that the right server?")
     try:
         return parse(text.decode())
     except ValueError as error:
-        raise ScrapeError(f"{page} is no metrics page ({error})") from None
+        raise ScrapeError(f"{page} is no metrics page ({shown(str(error))})") from None
 
 
 def _is_address(url: str) -> bool:
@@ -166,10 +173,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow no redirection: it stays an error."""
 
 
-def fetch(page: str, *, missing: str, **request: Any) -> bytes:
+def fetch(page: str, *, missing: str, most: int = MAX_BYTES, **request: Any) -> bytes:
     """What is at a URL; `request` goes to `urllib.request.Request`.
 
     missing: What to do where there is no such page.
+    most: Bytes that an answer may have.
 
     Raises:
         ScrapeError: No server answers there, or not with HTTP 200; a redirect is not followed.
@@ -182,7 +190,7 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
         with opener.open(
             urllib.request.Request(page, **request), timeout=TIMEOUT_SECONDS
         ) as response:
-            text: bytes = response.read(MAX_BYTES + 1)
+            text = _read(response, most)
     except urllib.error.HTTPError as error:
         step = f"; {missing}" if error.code == 404 else ""
         if 300 <= error.code < 400:
@@ -200,9 +208,26 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
             f"what answers at {page} is no HTTP, or broke off ({repr(error)[:80]}). Next: see "
             "whether that is the right port"
         ) from None
-    if len(text) > MAX_BYTES:
-        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes; is that the right server?")
+    if len(text) > most:
+        raise ScrapeError(f"{page} is longer than {most} bytes; is that the right server?")
     return text
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The body, and up to one piece more than is allowed.
+
+    A server that sends a byte now and then would hold an ordinary read for ever.
+
+    Raises:
+        TimeoutError: The body has no end in time.
+    """
+    end = time.monotonic() + TIMEOUT_SECONDS
+    text = bytearray()
+    while len(text) <= most and (piece := response.read1(_PIECE)):
+        text += piece
+        if time.monotonic() > end:
+            raise TimeoutError(f"its answer has no end within {TIMEOUT_SECONDS:g} s")
+    return bytes(text)
 
 
 def parse(text: str) -> Scrape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import heapq
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,40 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """
     logs = [_read_files(rank, files) for rank, files in _files(path).items()]
     return heapq.merge(*logs, key=lambda line: float(line["time"]))
+
+
+def read_tail(path: Path, most_bytes: int) -> list[dict[str, Any]]:
+    """The newest lines of a log and of the logs of other ranks beside it, by time.
+
+    Args:
+        path: The first rank's log.
+        most_bytes: Read of each rank's present file, and of the one before if that is shorter.
+
+    Raises:
+        LogError: As `read_log`.
+    """
+    lines: list[dict[str, Any]] = []
+    for rank, files in _files(path).items():
+        left = most_bytes
+        for each in reversed(files[-2:]):
+            text = _tail(each, left)
+            found = _lines(each, text.decode(errors="replace").splitlines(keepends=True))
+            lines.extend({**line, "rank": rank} for line in found)
+            left -= len(text)
+    return sorted(lines, key=lambda line: float(line["time"]))
+
+
+def _tail(path: Path, most_bytes: int) -> bytes:
+    """The last whole lines of a file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(size - max(most_bytes, 0), 0)
+            file.seek(begin)
+            text = file.read(size - begin)
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}") from None
+    return text.partition(b"\n")[2] if begin else text
 
 
 def _files(path: Path) -> dict[str, list[Path]]:

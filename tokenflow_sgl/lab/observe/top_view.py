@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,56 +10,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokenflow_sgl.lab.observe.metrics_page import Scrape
-from tokenflow_sgl.metrics import LONGER, METRICS
+from tokenflow_sgl.lab.observe.look import LEVEL_NAMES, MODES, Look, by_level
+from tokenflow_sgl.metrics import LONGER
 
-History = deque[tuple[float, float]]
-"""Tokens made and effective tokens per second, oldest first."""
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 36
-LEVELS = (0.0, 1.0, 3.0, 8.0, 21.0, 89.0, math.inf)
-"""Upper bounds of the levels of unread output, seconds; bounds of the histogram's buckets."""
-MODES = {
-    "idle": "all streams fit, and SGLang's own policy runs",
-    "working-set": "the policy orders admission and preemption",
-    "fallback": "the policy fails, and SGLang's own policy runs",
-}
-"""What the scheduler does, by its mode. "idle" means the policy, not the server."""
 _LEVELS = ("running", "paused", "waiting")
 _SHARES = ("10", "50", "90")
 STYLES = ("bold red", "red", "yellow", "green", "cyan", "blue", "magenta")
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A server now, and what it did since the last reading.
-
-    Attributes:
-        now: Its metrics.
-        gained: What counters and histograms gained.
-        seconds: Since the last reading.
-        history: Throughput of earlier readings.
-    """
-
-    now: Scrape
-    gained: Scrape
-    seconds: float
-    history: History
-
-    def rate(self, name: str, **labels: str) -> float:
-        """Gain of a counter per second; 0 where it is not there."""
-        total = self.gained.total(name, **labels)
-        return 0.0 if math.isnan(total) else total / self.seconds
-
-    def level(self, name: str, **labels: str) -> float:
-        """A gauge; 0 where it is not there."""
-        total = self.now.total(name, **labels)
-        return 0.0 if math.isnan(total) else total
-
-    def most(self, name: str, **labels: str) -> float:
-        """A gauge that does not add up over ranks: that of the highest; 0 where it is none."""
-        highest = self.now.most(name, **labels)
-        return 0.0 if math.isnan(highest) else highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +100,10 @@ def _head(url: str, look: Look) -> Text:
 
 def _readers(look: Look, room: _Room) -> Panel:
     """Streams by the length of their unread text."""
-    counts = _by_level(look.gained)
+    counts = by_level(look.gained)
     whole = sum(counts)
     table = Table.grid(padding=(0, 1))
-    bounds = ["nothing", *(f"to {bound:g} s" for bound in LEVELS[1:-1]), "more"]
-    for name, count, style in zip(bounds, counts, STYLES, strict=True):
+    for name, count, style in zip(LEVEL_NAMES, counts, STYLES, strict=True):
         share = count / whole if whole else 0.0
         bar = Text("█" * round(share * room.bar(beside=13)), style=style)
         table.add_row(name, bar, f"{share:.0%}")
@@ -174,25 +130,6 @@ def _readers(look: Look, room: _Room) -> Panel:
 def _percentile(look: Look, qos_class: str, share: str) -> float:
     """Percentile of the rank whose readers are nearest to a stall."""
     return look.now.least("buffer_percentile_seconds", qos_class=qos_class, percentile=share)
-
-
-def _by_level(gained: Scrape) -> list[float]:
-    """How many samples of unread output fell into each level."""
-    bounds = METRICS["buffer_seconds"].buckets
-    upto = {float(bound): gained.total("buffer_seconds_bucket", le=_go(bound)) for bound in bounds}
-    upto[math.inf] = gained.total("buffer_seconds_bucket", le="+Inf")
-    counts, below = [], 0.0
-    for level in LEVELS:
-        total = upto[level]
-        total = below if math.isnan(total) else total
-        counts.append(max(total - below, 0.0))
-        below = total
-    return counts
-
-
-def _go(bound: float) -> str:
-    """A bound as Prometheus writes it."""
-    return f"{float(bound)}"
 
 
 def _throughput(look: Look, room: _Room) -> Panel:

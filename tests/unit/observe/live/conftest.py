@@ -1,0 +1,3 @@
+from busy_server import recorder
+
+__all__ = ["recorder"]

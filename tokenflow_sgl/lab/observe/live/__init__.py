@@ -1,0 +1,6 @@
+"""The live page of `tokenflow top --web`: servers watched, told in words and bars, served."""
+
+from tokenflow_sgl.lab.observe.live.live_page import Watched, is_loopback, serve_page
+from tokenflow_sgl.lab.observe.live.watched_server import WatchedServer
+
+__all__ = ["Watched", "WatchedServer", "is_loopback", "serve_page"]
