@@ -93,7 +93,8 @@ or of the engine's time that is promised to streams, the larger of the two.
 admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted as
 admitted. `/v1/loads` has them, too, with and without `--enable-metrics`: the share as
 `token_usage`, as soon as it is known, and the tokens as `tokenflow_headroom_tokens`, `null` until
-then. Each data-parallel rank has its own. By default SGLang gives them requests in turn, so a server with `--dp-size N` can take N times what the
+then. Each data-parallel rank has its own. By default SGLang gives them requests in turn,
+so a server with `--dp-size N` can take N times what the
 rank with the least can. Use it to add servers before it comes near 0, and to send nothing more to a
 server that is below 0. It is no reason to change a router: one that goes by it starts answers at
 best 9 % sooner than round robin in simulation, and started them 47 % later on two unlike emulated
