@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import platform
 import sys
 from collections.abc import Iterator
@@ -126,12 +127,27 @@ def doctor(
 
         examine_lines(asked.lines, console)
         return
-    unproved = _UNPROVED in (launch_options or ())
-    checks = doctor_install.installation(unproved=unproved)
+    checks = doctor_install.installation(unproved=_takes_any(launch_options or []))
     console.print(_overview(checks))
     if not any(check.name in ("sglang", "platform") and check.problem for check in checks):
         checks += _try(launch_options, asked, checks, console)
     _conclude(checks, console)
+
+
+def _takes_any(launch_options: list[str]) -> bool:
+    """Whether a launch starts on an SGLang that was not proved: by option, or by `--config`."""
+    if _UNPROVED in launch_options:
+        return True
+    for option, value in itertools.pairwise([*launch_options, ""]):
+        name, _, own = option.partition("=")
+        if name == "--config":
+            import yaml
+
+            with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # SGLang says why
+                given = yaml.safe_load(Path(own or value).read_text(encoding="utf-8"))
+                if isinstance(given, dict) and given.get(_UNPROVED.removeprefix("--")) is True:
+                    return True
+    return False
 
 
 def _try(

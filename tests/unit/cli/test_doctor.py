@@ -92,7 +92,7 @@ def test_another_sglang_is_refused_as_the_start_does(monkeypatch, other):
     assert f"pip install sglang=={NEWEST}" in verdict(output)
 
 
-def test_another_sglang_is_tried_where_the_launch_says_so(monkeypatch):
+def test_another_sglang_is_tried_where_the_launch_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.99")
     monkeypatch.setattr(
         doctor_launch, "launch_checks", lambda options: [Check("options", "", active="these")]
@@ -105,6 +105,14 @@ def test_another_sglang_is_tried_where_the_launch_says_so(monkeypatch):
         "Active with these. But tokenflow was not proved on SGLang 0.5.99: answers may be wrong."
     )
     assert run(*line[:-1])[0] == 1
+    told = tmp_path / "server.yaml"
+    told.write_text("tokenflow-unproved-sglang: true\n")
+    for config in ([f"--config={told}"], ["--config", str(told)]):
+        assert run(*line[:-1], *config)[0] == 0
+    for text in ("tokenflow-unproved-sglang: false\n", "- 1\n", "{", "\xff"):
+        told.write_text(text, encoding="latin-1")
+        assert run(*line[:-1], "--config", str(told))[0] == 1
+    assert run(*line[:-1], "--config")[0] == 1
 
 
 def test_a_broken_seam(monkeypatch):
