@@ -1,50 +1,21 @@
-"""smg, the Shepherd Model Gateway, in an environment of its own that is made once."""
+"""smg, the Shepherd Model Gateway."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import shutil
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
+from gateways.environment import installed
 from tokenflow_sgl.lab.demo.server import free_port
 
-ROOT = Path(__file__).parents[3]
-LOCK = ROOT / "requirements" / "gateways.txt"
-HOME = Path.home() / ".cache" / "tokenflow-gateways"
 STARTING = 120.0
 POLL = 1
 """Seconds between two looks at the servers' loads."""
-
-
-def smg() -> Path:
-    """The program; skips the test where it cannot be installed."""
-    folder = HOME / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
-    program = folder / "bin" / "smg"
-    if not program.exists():
-        uv = Path(sys.executable).parent / "uv"
-        making = folder.with_suffix(".new")
-        shutil.rmtree(making, ignore_errors=True)
-        done = [
-            subprocess.run(command, capture_output=True, text=True, check=False)
-            for command in (
-                [str(uv), "venv", "--quiet", "--relocatable", str(making)],
-                [str(uv), "pip", "sync", "--require-hashes", "--python", str(making), str(LOCK)],
-            )
-        ]
-        if any(each.returncode for each in done):
-            pytest.skip(f"smg cannot be installed: {done[-1].stderr[-300:]}")
-        with contextlib.suppress(OSError):  # another worker was first
-            making.rename(folder)
-    return program
 
 
 @contextlib.contextmanager
@@ -55,7 +26,7 @@ def shepherd(folder: Path, workers: Sequence[str], *options: str) -> Iterator[st
     """
     port, metrics = free_port(), free_port()
     command = [
-        *(str(smg()), "launch", "--host", "127.0.0.1", "--port", str(port)),
+        *(str(installed("smg")), "launch", "--host", "127.0.0.1", "--port", str(port)),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)),
         *("--load-monitor-interval", str(POLL), "--worker-urls", *workers, *options),
     ]
