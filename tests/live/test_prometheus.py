@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from documented.collected import PAGES, ROOT
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -74,6 +75,22 @@ def test_a_wrong_rule_is_noticed(binaries, tmp_path) -> None:
         (tmp_path / name).write_text(text.replace("> 0.05", "> 0.5"))
     out = run(binaries / "promtool", "test", "rules", "rules_test.yml", cwd=tmp_path)
     assert "FAILED" in out
+
+
+def test_queries_of_the_docs_are_queries(binaries, tmp_path) -> None:
+    found = [
+        query
+        for page in PAGES
+        for query in re.findall(r"^```promql\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    ]
+    assert len(found) >= 8
+    rules = [{"record": f"documented:{at}", "expr": query} for at, query in enumerate(found)]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "docs", "rules": rules}]}))
+    out = run(binaries / "promtool", "check", "rules", path)
+    assert "exit code" not in out, out
+    path.write_text(path.read_text().replace("sum", "summ", 1))
+    assert "exit code" in run(binaries / "promtool", "check", "rules", path), "the control"
 
 
 RECORDED = Path(__file__).parents[1] / "unit" / "observe" / "dashboards" / "recorded_series.json"

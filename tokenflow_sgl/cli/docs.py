@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import Field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.lab.profiles import Model
 
 _FLAGS_INTRO = """\
 # Flags
@@ -55,6 +58,46 @@ _POLICY_INTRO = """
 _ENGINE_INTRO = """
 `[engine]`, parameters of the server around the policy; the simulator has none of these:
 
+"""
+_MEMORY_DEVICES = ("h100", "h200", "b200")
+_RANKS = (1, 2, 4, 8)
+_RATIOS = (2, 4)
+_NO_ROOM = "-"
+_HOST_MEMORY_INTRO = """\
+# Host memory by model, TP and ratio
+
+<!-- Generated from the profiles: tokenflow docs host-memory > docs/host-memory.md -->
+
+HiCache keeps copies of KV in host memory. Its pool is a multiple of the device's KV: the ratio.
+With `--scheduler tokenflow` and no option it is twice, and up to four times where a device has
+little KV ([which](scheduler.md#host-memory)). The table has GB of host memory for all ranks of one
+server together, BF16 weights and KV, SGLang's default share of the device's memory. `-`: the
+weights leave no room for KV. KV in FP8 takes about as much, because twice as many tokens fit.
+
+"""
+_HOST_MEMORY_END = """
+The figures are computed, not measured: what SGLang's formulas give for these sizes. For another
+launch, on the machine itself:
+
+```sh
+tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 4
+```
+
+Choose the ratio:
+
+```sh
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --scheduler tokenflow --hicache-ratio 2
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --scheduler tokenflow --hicache-size 60
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --scheduler tokenflow \\
+    --tokenflow-hicache off
+```
+
+`--hicache-size` is in GB per rank. Without a host pool a paused stream loses its KV, and its resume
+computes it again. What less memory costs on your traffic, without a GPU:
+
+```sh
+tokenflow simulate --trace traces/burst.jsonl --device rtx4090 --model llama3-8b --hicache-ratio 2
+```
 """
 _TABLE_HEAD = "| name | default | range | meaning |\n| --- | --- | --- | --- |\n"
 _ENVIRONMENT = """
@@ -167,11 +210,16 @@ class Page(StrEnum):
 
     flags = "flags"
     metrics = "metrics"
+    host_memory = "host-memory"
 
 
 def docs(page: Annotated[Page, typer.Argument(help="The page to print.")]) -> None:
     """Print a generated page of the documentation, as Markdown."""
-    pages = {Page.flags: flags_page, Page.metrics: metrics_page}
+    pages = {
+        Page.flags: flags_page,
+        Page.metrics: metrics_page,
+        Page.host_memory: host_memory_page,
+    }
     typer.echo(pages[page](), nl=False)
 
 
@@ -227,3 +275,38 @@ def metrics_page() -> str:
                 f"{metric.help} |\n"
             )
     return "".join(parts) + _METRICS_END
+
+
+def host_memory_page() -> str:
+    """docs/host-memory.md: host memory by model, ranks, device and ratio."""
+    from tokenflow_sgl.lab.profiles import DEVICES, MODELS
+
+    devices = [DEVICES[name] for name in _MEMORY_DEVICES]
+    heads = [f"{each.name}, x{ratio}" for each in devices for ratio in _RATIOS]
+    parts = [_HOST_MEMORY_INTRO, f"| model | TP | {' | '.join(heads)} |\n"]
+    parts.append(f"| --- | ---: |{' ---: |' * len(heads)}\n")
+    for name, model in MODELS.items():
+        for ranks in _RANKS:
+            cells = [
+                _host_gb(model, ranks, device.memory, ratio)
+                for device in devices
+                for ratio in _RATIOS
+            ]
+            if any(cell != _NO_ROOM for cell in cells):
+                parts.append(f"| {name} | {ranks} | {' | '.join(cells)} |\n")
+    return "".join(parts) + _HOST_MEMORY_END
+
+
+def _host_gb(model: Model, ranks: int, memory: int, ratio: int) -> str:
+    """Host memory of all ranks in GB, or that the weights leave no room for KV."""
+    from tokenflow_sgl.lab.profiles import ProfileError
+    from tokenflow_sgl.lab.profiles.pool import kv_pool_tokens
+
+    kv = model.held_kv_bytes(ranks)
+    try:
+        tokens = kv_pool_tokens(
+            memory, model.held_weight_bytes(ranks) // ranks, kv // ranks, ranks=ranks
+        )
+    except ProfileError:
+        return _NO_ROOM
+    return f"{ratio * tokens * kv / 1e9:,.0f}"

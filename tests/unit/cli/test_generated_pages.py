@@ -132,6 +132,14 @@ def test_metrics_page_is_the_generated_one():
     )
 
 
+def test_host_memory_page_is_the_generated_one():
+    result = CliRunner().invoke(app, ["docs", "host-memory"])
+    assert result.exit_code == 0
+    assert (DOCS / "host-memory.md").read_text() == result.output, (
+        "run: tokenflow docs host-memory > docs/host-memory.md"
+    )
+
+
 def test_metrics_page_has_every_value_of_its_labels():
     first = {cells[0] for cells in rows("metrics.md") if len(cells) == 2}
     values = [each.value for each in (*Cause, *Mode)] + [*prometheus.SOURCES, "store", "load"]
