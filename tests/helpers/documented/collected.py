@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 PATTERNS = (
     "*.md",
     "docs/**/*.md",
-    "examples/*.md",
+    "examples/**/*.md",
     "emulator/*.md",
     "traces/*.md",
     "benchmarks/**/README.md",
@@ -31,6 +31,8 @@ PROGRAMS = (
     "sglang",
     "curl",
     "docker",
+    "kubectl",
+    "smg",
     "git",
     "ssh",
     "tokenflow-tiny-model",

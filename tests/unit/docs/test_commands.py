@@ -37,6 +37,8 @@ from tokenflow_sgl.qos import classes
 
 UNTRIED = {
     "docker compose": "needs Docker; tests/live/test_prometheus.py runs what the file says",
+    "smg launch": "another project's; tests/live/test_gateways.py starts it",
+    "kubectl apply": "needs a cluster; tests/unit/examples/test_kubernetes.py validates the files",
 }
 """Commands, by how they begin, that no test here can try, and why."""
 REALLY_RUN = ("trace", "profile list", "profile show", "profile fit", "plan", "explain", "report")
