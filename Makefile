@@ -6,6 +6,7 @@
 #   make test-slow   ten minutes of random attacks, and models and settings that make test leaves out: MINUTES of it, or all with MINUTES=0
 #   make upstream    what another release of SGLang changes of what this package holds on to: VERSION=0.5.24, BASE=0.5.22 (docs/porting.md)
 #   make prove       every seam, the bodies against each other, tokens against undisturbed runs, attackers; then this SGLang counts as proved
+#   make sglang-tests  SGLang's own tests as stock and with the scheduler, of a clone: FOLDER=~/sglang/test, ARGS="--only '*/scheduler/*'"
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make site        the docs site, into .site/html, for any static host
 #   make lock        pin all dependencies anew (requirements/)
@@ -35,7 +36,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business. Without bytecode each process compiles us anew.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow upstream prove lint site format install lock clean
+.PHONY: demo check test test-slow upstream prove sglang-tests lint site format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -63,6 +64,11 @@ upstream: $(STAMP)
 
 prove: $(STAMP)
 	$(BIN)/python -m porting.prove $(ARGS)
+
+# Ends with 1 if a case fails with ours only, with 2 if none passes as stock.
+sglang-tests: $(STAMP)
+	@test -n "$(FOLDER)" || { echo "Name the tests of a clone of SGLang: make sglang-tests FOLDER=~/sglang/test"; exit 2; }
+	$(BIN)/python -m porting.sglang_tests $(FOLDER) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

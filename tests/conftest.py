@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import random
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +15,7 @@ import rotation
 import states
 from hypothesis import HealthCheck, settings
 
+from porting.forks import warm_forks
 from tokenflow_sgl.contract import State
 
 pytest.register_assert_rewrite("identity.arena")
@@ -29,7 +26,6 @@ REASON_LINES = 15
 NOT_RUN = "NOT RUN"
 OTHERS = pytest.StashKey[int]()
 """Slow tests of other landings."""
-WARM = Path(__file__).parent / "warm"
 
 # An example, and to draw one, may take as long as a busy machine needs: what is slow is seen in the
 # durations.
@@ -172,26 +168,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
 
     Its servers have SGLang imported already; see warm/sglang_forks.py.
     """
-    path = tmp_path_factory.mktemp("warm") / "socket"
-    # What SGLang reads when it is imported.
-    env = {**os.environ, "SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(path))
-        listening.listen()  # a launcher that asks too early waits
-        descriptor = listening.fileno()
-        process = subprocess.Popen(
-            [sys.executable, str(WARM / "sglang_forks.py"), str(descriptor)],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[descriptor],
-            start_new_session=True,  # a terminal's Ctrl-C reaches only us
-        )
-    try:
-        # Isolated and without site-packages, since it imports nothing: it starts at once.
-        yield (sys.executable, "-I", "-S", str(WARM / "launch.py"), str(path))
-    finally:
-        process.kill()
-        process.wait()
+    with warm_forks(tmp_path_factory.mktemp("warm")) as launcher:
+        yield launcher
 
 
 # Of session scope, so that hypothesis accepts them.
