@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tokenflow_sgl.engine.unsupported_front_ends import OFF_IN_RUST, RUST_IS_TRIED
+from tokenflow_sgl.engine.sglang.version import at_least
+from tokenflow_sgl.engine.unsupported_front_ends import OFF_IN_RUST
 
 pytestmark = pytest.mark.engine
 
@@ -59,7 +60,7 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     assert verdict(output) == "Active with --scheduler tokenflow."
 
 
-@pytest.mark.skipif(not RUST_IS_TRIED, reason="refused there")
+@pytest.mark.skipif(not at_least("0.5.23"), reason="refused there")
 def test_what_is_off_behind_the_front_end_in_rust_is_said(doctor, monkeypatch) -> None:
     monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
     code, output = doctor(*OURS)

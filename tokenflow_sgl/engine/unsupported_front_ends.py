@@ -6,12 +6,12 @@ SGLang's HTTP server in Python. Where another one serves, rates are checked in t
 
 from __future__ import annotations
 
-from sglang.srt.environ import envs
+import os
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.sglang.release import RUST_IS_TRIED
 from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl.engine.unsupported import has_workers
 
 
@@ -48,12 +48,13 @@ OFF_IN_RUST = (
 
 def in_rust() -> bool:
     """Whether SGLang's server in Rust takes the place of that in Python."""
-    return bool(envs.SGLANG_RUST_SERVER.get())
+    # As SGLang reads its switches; its module that does is not for the doctor's short import.
+    return os.environ.get("SGLANG_RUST_SERVER", "").lower() in ("1", "true", "yes", "y")
 
 
 def check_rust() -> None:
     """Raise `UnsupportedError` on an SGLang whose server in Rust was not tried."""
-    if in_rust() and not RUST_IS_TRIED:
+    if in_rust() and not at_least("0.5.23"):
         raise UnsupportedError(
             f"--scheduler tokenflow does not work with {RUST} on this SGLang: it was tried on "
             "0.5.23; unset the variable, or install that version."

@@ -13,7 +13,8 @@ from tokenflow_sgl.engine import unsupported_front_ends
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of
 from tokenflow_sgl.engine.flags import APP_VARIABLE, attach
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.sglang.release import RUST_IS_TRIED, hold_server_info
+from tokenflow_sgl.engine.sglang.release import hold_server_info
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl.engine.unsupported_front_ends import (
     OFF_IN_RUST,
     RUST,
@@ -69,7 +70,7 @@ def test_the_server_in_rust_is_served_and_the_log_says_what_is_off(
 
 
 def test_the_server_in_rust_is_refused_where_it_was_not_tried(monkeypatch) -> None:
-    monkeypatch.setattr(unsupported_front_ends, "RUST_IS_TRIED", False)
+    monkeypatch.setattr(unsupported_front_ends, "at_least", lambda _: False)
     check_rust()
     monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
     with pytest.raises(UnsupportedError, match="work with SGLANG_RUST_SERVER=1 on this") as caught:
@@ -77,7 +78,7 @@ def test_the_server_in_rust_is_refused_where_it_was_not_tried(monkeypatch) -> No
     assert_one_sentence(str(caught.value))
 
 
-@pytest.mark.skipif(not RUST_IS_TRIED, reason="refused there")
+@pytest.mark.skipif(not at_least("0.5.23"), reason="refused there")
 def test_server_info_of_the_server_in_rust_has_what_ours_says(monkeypatch) -> None:
     held: list[Any] = []
     monkeypatch.setattr(

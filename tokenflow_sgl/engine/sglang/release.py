@@ -7,7 +7,6 @@ from tokenflow_sgl.engine.sglang.version import at_least
 if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
         MIXES_STATES,
-        RUST_IS_TRIED,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -21,7 +20,6 @@ if at_least("0.5.23"):
 else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
         MIXES_STATES,
-        RUST_IS_TRIED,
         WORKERS_SERVE_OURS,
         deferred_batch,
         heard,
@@ -35,7 +33,6 @@ else:
 
 __all__ = [
     "MIXES_STATES",
-    "RUST_IS_TRIED",
     "WORKERS_SERVE_OURS",
     "deferred_batch",
     "heard",

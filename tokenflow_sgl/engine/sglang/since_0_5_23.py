@@ -14,8 +14,6 @@ from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler, ModelConfig, Ranks
 
-RUST_IS_TRIED = True
-"""Whether the scheduler was tried behind SGLang's front end in Rust."""
 WORKERS_SERVE_OURS = True
 """Whether tokenizer workers serve the application that the environment names."""
 MIXES_STATES = True
