@@ -23,7 +23,7 @@ from tokenflow_sgl.contract.lengths import (
     Traits,
 )
 from tokenflow_sgl.contract.memory import Memory, Pool, Tier, Window
-from tokenflow_sgl.contract.policy import Policy
+from tokenflow_sgl.contract.policy import CalmPolicy, Policy
 from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.contract.standing import BoolArray, Phase, Standing
 from tokenflow_sgl.contract.state import ModelShape, State
@@ -31,6 +31,7 @@ from tokenflow_sgl.contract.streams import Streams
 
 __all__ = [
     "BoolArray",
+    "CalmPolicy",
     "Cause",
     "Decision",
     "FloatArray",

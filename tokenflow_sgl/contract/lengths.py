@@ -200,7 +200,7 @@ class Remaining:
         return np.asarray(here)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lengths:
     """What is known of how long answers get.
 

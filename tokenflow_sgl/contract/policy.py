@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tokenflow_sgl.contract.decision import Decision
+from tokenflow_sgl.contract.memory import Memory
 from tokenflow_sgl.contract.state import State
 
 
@@ -20,4 +21,13 @@ class Policy(Protocol):
         May raise: the live engine then runs its own policy for this pass, counts the error and logs
         the first one.
         """
+        ...
+
+
+@runtime_checkable
+class CalmPolicy(Policy, Protocol):
+    """Can tell without looking at the streams that it has nothing to do: saves building a state."""
+
+    def calm(self, now: float, memory: Memory, memo: object) -> Decision | None:
+        """What `decide` would answer where all streams run; None: that depends on the streams."""
         ...

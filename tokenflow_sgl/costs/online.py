@@ -8,6 +8,8 @@ costs a 3 x 3 rank-one update; the solve runs only when a snapshot is asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +35,15 @@ once, one step is timed too long and the next one too short, since the device go
 would weigh by the square of its error.
 """
 
+MOST_FEATURES = 3
+NEARLY = 1.0 - 1e-9
+"""Share of a number from which on a sum that is rounded differently may be above it."""
+
 
 class LinearCost:
     """y = c . x with c >= 0, from a stream of (x, y) that may drift.
 
-    features: length of x. memory: observations after which an old one has lost 63 % of
+    features: length of x, 2 or 3. memory: observations after which an old one has lost 63 % of
     its weight. leading: the feature that explains y while all observations look alike.
     least: share of the predicted y that an observation weighs as at least.
     """
@@ -48,15 +54,20 @@ class LinearCost:
         self._least = least
         self._keep = 1.0 - 1.0 / memory
         # A trace of ridge keeps the factor regular while all steps look alike.
-        self._ridge: NDArray[np.float64] = np.full(features, 1e-8)
+        self._features = features
+        self._ridge = [1e-8] * features
         self._ridge[leading] = 1e-10
-        self._gram: NDArray[np.float64] = np.zeros((features, features))
-        self._moment: NDArray[np.float64] = np.zeros(features)
+        # Plain numbers, for every step is told and arrays of three take ten times as long: the
+        # upper half of the normal equations' matrix, row by row, and their right side.
+        self._gram = (0.0,) * 6
+        self._moment = (0.0,) * MOST_FEATURES
         self._solution: NDArray[np.float64] | None = None
-        self._last: NDArray[np.float64] | None = None  # solved for, for as long as there is none
+        # Solved for, for as long as there is none: as an array, and as plain numbers.
+        self._last: NDArray[np.float64] | None = None
+        self._predicts: list[float] = []
         self.observations = 0
 
-    def observe(self, x: NDArray[np.float64], y: float, whole: float | None = None) -> None:
+    def observe(self, x: Sequence[float], y: float, whole: float | None = None) -> None:
         """Take in one step: features `x`, duration `y` in seconds.
 
         whole: the duration that was measured, where `y` is what remains of it after other
@@ -68,12 +79,19 @@ class LinearCost:
         # Relative error is what matters, so that a 100 ms prefill does not outvote a
         # hundred 5 ms ones. A small remainder of a long step is as uncertain as the step.
         if self._last is not None:
-            whole = max(whole, self._least * float(self._last @ x))
-        scaled = x / whole
-        self._gram *= self._keep
-        self._gram += np.outer(scaled, scaled)
-        self._moment *= self._keep
-        self._moment += scaled * (y / whole)
+            predicted = sum(map(mul, self._predicts, x))
+            # What decides is rounded by numpy, whatever adds up sooner.
+            if self._least * predicted > NEARLY * whole:
+                whole = max(whole, self._least * float(self._last @ np.array(x)))
+        keep, share = self._keep, y / whole
+        a, b, c = x[0] / whole, x[1] / whole, x[2] / whole if len(x) == MOST_FEATURES else 0.0
+        aa, ab, ac, bb, bc, cc = self._gram
+        self._gram = (
+            *(aa * keep + a * a, ab * keep + a * b, ac * keep + a * c),
+            *(bb * keep + b * b, bc * keep + b * c, cc * keep + c * c),
+        )
+        first, second, third = self._moment
+        self._moment = first * keep + a * share, second * keep + b * share, third * keep + c * share
         self._solution = None
         self.observations += 1
 
@@ -82,13 +100,20 @@ class LinearCost:
         if self.observations == 0:
             return None
         if self._solution is None:
-            size = np.sqrt(np.diag(self._gram))
-            size[size == 0.0] = 1.0
-            normal = self._gram / np.outer(size, size)
-            normal[np.diag_indices_from(normal)] += self._ridge
+            count = self._features
+            aa, ab, ac, bb, bc, cc = self._gram
+            gram = ((aa, ab, ac), (ab, bb, bc), (ac, bc, cc))
+            size = [math.sqrt(gram[i][i]) or 1.0 for i in range(count)]
+            normal = np.array(
+                [[gram[i][j] / (size[i] * size[j]) for j in range(count)] for i in range(count)]
+            )
+            for i, ridge in enumerate(self._ridge):
+                normal[i, i] += ridge
             factor = np.linalg.cholesky(normal)
-            target = np.linalg.solve(factor, self._moment / size)
-            self._solution = self._last = nnls(factor.T, target)[0] / size
+            scaled = np.array([self._moment[i] / size[i] for i in range(count)])
+            target = np.linalg.solve(factor, scaled)
+            self._solution = self._last = nnls(factor.T, target)[0] / np.array(size)
+            self._predicts = self._solution.tolist()
         return self._solution
 
 
@@ -105,7 +130,7 @@ class AcceptedTokens:
 
     def observe(self, rows: int, tokens: int) -> None:
         """A decode step gave `tokens` to `rows` streams together."""
-        if rows <= 0:
+        if rows <= 0 or self._most == 1.0:
             return
         keep = math.exp(-rows / MEMORY_ROWS)
         self._tokens = self._tokens * keep + tokens
@@ -140,7 +165,7 @@ class OnlineCosts:
 
     def observe_decode(self, batch: int, kv_tokens: int, seconds: float) -> None:
         """One decode step of `batch` rows over `kv_tokens` tokens of context."""
-        self._decode.observe(np.array([1.0, batch, kv_tokens]), seconds)
+        self._decode.observe((1.0, float(batch), float(kv_tokens)), seconds)
         self.seen_rows = max(self.seen_rows, batch)
 
     def observe_prefill(
@@ -151,11 +176,11 @@ class OnlineCosts:
         It took `seconds` of a step of `whole` seconds; by default it was the step.
         """
         mixed = tokens + MOST_ATTENTION * attention
-        self._prefill.observe(np.array([1.0, tokens, mixed]), seconds, whole)
+        self._prefill.observe((1.0, float(tokens), float(mixed)), seconds, whole)
 
     def observe_load(self, tokens: int, seconds: float, whole: float | None = None) -> None:
         """A host-to-device load of `tokens` held up a step of `whole` seconds by `seconds`."""
-        self._load.observe(np.array([1.0, tokens]), seconds, whole)
+        self._load.observe((1.0, float(tokens)), seconds, whole)
 
     def forget_loads(self) -> None:
         """What loads cost is unknown again."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tokenflow_sgl.costs.model import StepCosts, prefix_of
 from tokenflow_sgl.costs.online import OnlineCosts
@@ -81,7 +82,7 @@ class StepTimer:
         self._read_seconds = 0.0
         self._prefilled = 0.0
         self._crowded = 0.0
-        self._plain: tuple[Work, float] | None = None
+        self._plain: tuple[int, int, float] | None = None  # rows, context and seconds
         self._untimed: list[Work] = []
         self._longest = 0
         self._load_seen = -math.inf
@@ -117,7 +118,7 @@ class StepTimer:
             if not work.held:
                 self._decoded = now
             self._costs.observe_decode(work.decoding, work.context, seconds)
-            self._plain = (work, seconds)
+            self._plain = (work.decoding, work.context, seconds)
             self._longest = max(self._longest, work.context)
             return
         own = seconds
@@ -127,6 +128,35 @@ class StepTimer:
             self._learn_load(work, seconds)
         elif work.tokens >= SHORT_PREFILL:
             self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
+
+    def ran(self, work: Work, start: float, ends: Sequence[float], grown: Sequence[int]) -> None:
+        """Steps ran one after the other with nothing between: as told by `begin` and `launch`.
+
+        For a lag of 0.
+
+        Args:
+            work: Of the first one. Each one reads what those before it have decoded.
+            start: Of the first one, seconds.
+            ends: Of each.
+            grown: Tokens that each one decoded.
+        """
+        context = work.context
+        self.begin(start)
+        plain = not (work.tokens or work.crowded or work.held)
+        for end, more in zip(ends, grown, strict=True):
+            seconds = end - self._last
+            if plain and seconds > 0.0:
+                self._last = self._decoded = end
+                self._costs.observe_decode(work.decoding, context, seconds)
+                self._plain = (work.decoding, context, seconds)
+            else:
+                self.launch(replace(work, context=context))
+                self.begin(end)
+                self.launch(None)
+                self.begin(end)
+            context += more
+        if plain:
+            self._longest = max(self._longest, context - grown[-1])
 
     def interrupted(self) -> None:
         """The engine stands still from here to the next iteration: that time is no step's."""
@@ -211,9 +241,9 @@ class StepTimer:
         would count as the load's, in step after step.
         """
         costs = self.costs()
-        before, seconds = self._plain or (Work(), 0.0)
-        modelled = costs.decode_seconds(before.decoding, before.context)
-        if not work.decoding or not before.decoding or modelled <= 0.0:
+        before, read, seconds = self._plain or (0, 0, 0.0)
+        modelled = costs.decode_seconds(before, read)
+        if not work.decoding or not before or modelled <= 0.0:
             prefix = prefix_of(work.tokens, work.attention)
             return costs.prefill_seconds(work.tokens, prefix)
         rows = work.decoding + work.tokens
@@ -253,6 +283,12 @@ class StepTimer:
             self._produced_sum += tokens
         while self._produced and self._produced[0][0] < now - WINDOW_SECONDS:
             self._produced_sum -= self._produced.popleft()[1]
+
+    def produced_in(self, ends: Sequence[float], tokens: Sequence[int]) -> None:
+        """`tokens` of each step were delivered by its end, as told by `produced` for each."""
+        self._produced.extend(each for each in zip(ends, tokens, strict=True) if each[1])
+        self._produced_sum += sum(tokens)
+        self.produced(ends[-1], 0)
 
     def throughput(self) -> float:
         """Output tokens per second over the last window; NaN before there is one."""

@@ -55,6 +55,10 @@ class CachedPrefixes:
         for slot in self._turns.next(waiting)[::-1].tolist():
             self._device[slot], self._reach[slot] = self._match(slot)
 
+    def pass_by(self) -> None:
+        """A pass in which no stream waits."""
+        self._turns.pass_by()
+
     def of(self, order: IntArray) -> tuple[IntArray, IntArray]:
         """(Leading tokens on the device, those on device or host), both of the shape of `order`.
 

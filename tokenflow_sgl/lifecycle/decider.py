@@ -61,7 +61,12 @@ class Decider:
         self.memo: object = None
 
     def decide(
-        self, now: float, streams: int, free_share: float, state: Callable[[], State]
+        self,
+        now: float,
+        streams: int,
+        free_share: float,
+        state: Callable[[], State],
+        calm: Callable[[], Decision | None] = lambda: None,
     ) -> Decision:
         """The decision for this pass.
 
@@ -70,10 +75,11 @@ class Decider:
             streams: That are here.
             free_share: Free part of the device's KV memory.
             state: Builds the state; not called while an idle decision stands.
+            calm: What the policy decides without one; None: it has to see the state.
         """
         if not streams or self._still_idle(now, free_share):
             return Decision(Mode.IDLE, hidden=self._hidden, memo=self.memo)
-        decision = self._ask(state)
+        decision = calm() or self._ask(state)
         self.memo, self._hidden = decision.memo, decision.hidden
         if decision.mode is Mode.IDLE:
             self._idle_version, self._idle_until = self._phases.version, now + IDLE_SECONDS

@@ -87,8 +87,11 @@ class SharedPrefixes:
         if more:
             self._number = np.concatenate([self._number, np.zeros(more, dtype=np.int64)])
             self._first = np.concatenate([self._first, np.full(more, -1, dtype=np.int64)])
-        here = (self._phases.phase >= 0) & (self._number == self._phases.number)
-        for slot in np.nonzero((self._number > 0) & ~here)[0].tolist():
+        phases = self._phases
+        # Not all slots: a simulation of a million requests has as many.
+        known = np.array(sorted(self._paths), dtype=np.int64)
+        here = (phases.phase[known] >= 0) & (self._number[known] == phases.number[known])
+        for slot in known[~here].tolist():
             self._forget(slot)
 
     def _look(self, slots: IntArray) -> None:

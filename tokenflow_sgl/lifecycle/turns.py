@@ -41,6 +41,10 @@ class Turns:
         self._number[chosen] = self._phases.number.take(chosen)
         return chosen
 
+    def pass_by(self) -> None:
+        """A pass in which there is nothing to look at."""
+        self._passes += 1
+
     def known(self, slots: IntArray) -> BoolArray:
         """Which of them were looked at since their stream came."""
         self._grow()

@@ -35,12 +35,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths, Traits, cell_of
-from tokenflow_sgl.policy.length_changes import LengthChanges
+from tokenflow_sgl.policy.length_changes import LengthChange, LengthChanges
 from tokenflow_sgl.policy.length_family import family, lost, magnitude
 
 WEIGHT = 16.0
@@ -132,7 +133,8 @@ class LearnedLengths:
             self._likely_others = family().log_likelihood(*others)
         self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit
-        self._known: Lengths | None = None
+        # As of the last pass that asked or passed by; not worked out before it is asked for.
+        self._known: LearnedCurves | None = None
         self._passes = 0
         self._unlooked = REFRESHED
 
@@ -177,6 +179,13 @@ class LearnedLengths:
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
         """The curves as of the last answer that ended, or of a few passes ago."""
+        return self._look(kind, generated)
+
+    def pass_by(self, kind: IntArray, generated: IntArray) -> None:
+        """Learn as in `lengths`, in a pass that asks for no curves."""
+        self._look(kind, generated)
+
+    def _look(self, kind: IntArray, generated: IntArray) -> LearnedCurves:
         self._passes += 1
         self._unlooked += 1
         if self._known is None or self._passes >= REFRESHED:
@@ -184,46 +193,35 @@ class LearnedLengths:
             self._passes = 0
         return self._known
 
-    def _learn(self, kind: IntArray, generated: IntArray) -> Lengths:
+    def _learn(self, kind: IntArray, generated: IntArray) -> LearnedCurves:
         live = generated > 0
         rows, size = self._ended.shape
         place = kind[live] * size + cell_of(generated[live])
         counted = np.bincount(place, minlength=rows * size).reshape(rows, size)
         under_way = counted.astype(np.float64)
-        others = np.where(self._thinks[:, None], 0.0, under_way)
-        for each in (under_way, others):
-            each[0] = each.sum(axis=0)
+        others, thinking = under_way, bool(self._thinks.any())
+        if thinking:
+            others = np.where(self._thinks[:, None], 0.0, under_way)
+            others[0] = others.sum(axis=0)
+        under_way[0] = under_way.sum(axis=0)
         going_on = family().of_cut(under_way[0])
-        bases = magnitude(self._likely + going_on, self._log_limit, self._caution, WORST)
-        present = _present(self._ended, self._cut + under_way)
-        typical, careful = (_curves(base, self._ended, present) for base in bases[:2])
-        worst = None
-        if self._caution < WORST and not np.array_equal(bases[1], bases[2]):
-            worst = _curves(bases[2], self._ended, present)
-        if self._thinks.any():
-            going_on = family().of_cut(others[0])
+        learned = LearnedCurves(
+            self._ended.copy(),
+            self._cut + under_way,
+            self._likely + going_on,
+            self._log_limit,
+            self._caution,
+            self._thinks,
+        )
         if self._unlooked >= REFRESHED:
-            likely = self._likely_others + going_on
-            self._changes.look(
-                likely, family().allowed(self._log_limit), self._of_others(typical), others[0]
-            )
+            likely = self._likely_others + (family().of_cut(others[0]) if thinking else going_on)
+            curve = self._of_others(learned.typical.survival)
+            self._changes.look(likely, family().allowed(self._log_limit), curve, others[0])
             self._unlooked = 0
         change = self._changes.found()
         if change is not None and change.probability > 1.0 - self._caution:
-            # With the caution asked for, if there was no change they are as before.
-            caution = 1.0 - (1.0 - self._caution) / change.probability
-            _, base = magnitude(change.likely + going_on, self._log_limit, caution)
-            # Shorter ones are believed when they have ended.
-            present = _present(change.ended, change.cut + others)
-            longer = np.maximum(careful, _curves(base, change.ended, present))
-            careful = np.where(self._thinks[:, None], careful, longer)
-        if worst is not None:
-            worst = np.maximum(careful, worst)
-        return Lengths(
-            LengthCurves(typical),
-            LengthCurves(careful),
-            None if worst is None else LengthCurves(worst),
-        )
+            learned.heed(change, others)
+        return learned
 
     def _of_others(self, curves: FloatArray) -> FloatArray:
         """The curve of all answers without those that think; `curves`: one per row."""
@@ -232,6 +230,85 @@ class LearnedLengths:
             return np.asarray(curves[0])
         # Not by BLAS, see `Family`.
         return np.asarray(np.einsum("k,kg->g", weight, curves[1:]) / weight.sum())
+
+
+class LearnedCurves(Lengths):
+    """What is known in one pass: the curves that follow from it are found once they are asked for.
+
+    Args:
+        ended: Answers per cell that ended there: see `Evidence`.
+        gone: Those that were cut off, and those under way.
+        likely: Logarithm of how likely each curve makes all of these, shape (m,).
+        log_limit: Logarithm of what clients allow.
+        caution: Of the careful curve.
+        thinks: Which rows are of kinds that think.
+    """
+
+    _ended: FloatArray
+    _gone: FloatArray
+    _evidence: tuple[FloatArray, float, float]
+    _thinks: BoolArray
+    _change: tuple[LengthChange, FloatArray] | None
+
+    def __init__(
+        self,
+        ended: FloatArray,
+        gone: FloatArray,
+        likely: FloatArray,
+        log_limit: float,
+        caution: float,
+        thinks: BoolArray,
+    ) -> None:
+        evidence = likely, log_limit, caution
+        self.__dict__.update(_ended=ended, _gone=gone, _evidence=evidence, _thinks=thinks)
+        self.__dict__["_change"] = None
+
+    def heed(self, change: LengthChange, under_way: FloatArray) -> None:
+        """Answers have probably changed: the careful curve is as long as what came since says.
+
+        under_way: Those that do not think, per row and cell.
+        """
+        self.__dict__["_change"] = change, under_way
+
+    @cached_property
+    def _bases(self) -> list[FloatArray]:
+        likely, log_limit, caution = self._evidence
+        return magnitude(likely, log_limit, caution, WORST)
+
+    @cached_property
+    def _present(self) -> FloatArray:
+        return _present(self._ended, self._gone)
+
+    @cached_property
+    def typical(self) -> LengthCurves:
+        """The best guess, for whatever concerns one stream."""
+        return LengthCurves(_curves(self._bases[0], self._ended, self._present))
+
+    @cached_property
+    def careful(self) -> LengthCurves:
+        """With what is unknown about all answers together counted as long ones."""
+        careful = _curves(self._bases[1], self._ended, self._present)
+        if self._change is not None:
+            change, others = self._change
+            _, log_limit, caution = self._evidence
+            going_on = family().of_cut(others[0])
+            # With the caution asked for, if there was no change they are as before.
+            caution = 1.0 - (1.0 - caution) / change.probability
+            _, base = magnitude(change.likely + going_on, log_limit, caution)
+            # Shorter ones are believed when they have ended.
+            present = _present(change.ended, change.cut + others)
+            longer = np.maximum(careful, _curves(base, change.ended, present))
+            careful = np.where(self._thinks[:, None], careful, longer)
+        return LengthCurves(careful)
+
+    @cached_property
+    def worst(self) -> LengthCurves | None:
+        """Likewise, with nearly all of it; None: that makes no difference."""
+        bases, (*_, caution) = self._bases, self._evidence
+        if caution >= WORST or np.array_equal(bases[1], bases[2]):
+            return None
+        worst = _curves(bases[2], self._ended, self._present)
+        return LengthCurves(np.maximum(self.careful.survival, worst))
 
 
 def _present(ended: FloatArray, cut: FloatArray) -> FloatArray:

@@ -18,12 +18,13 @@ from tokenflow_sgl.contract import (
     Cause,
     Decision,
     IntArray,
+    Memory,
     Mode,
     Preempt,
     Standing,
     State,
 )
-from tokenflow_sgl.contract.needs import Room, need, steps, together
+from tokenflow_sgl.contract.needs import NOTHING, Room, leaves, need, steps, together
 from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
@@ -35,7 +36,12 @@ from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
-from tokenflow_sgl.policy.stress import passed_over, prefills_stall_readers, under_stress
+from tokenflow_sgl.policy.stress import (
+    LOW_SHARE,
+    passed_over,
+    prefills_stall_readers,
+    under_stress,
+)
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
 HELD_UP_SECONDS = 10.0
@@ -94,10 +100,7 @@ class WorkingSetPolicy:
             return self._paced(state, memo)
         held_up, patience = self._held_up(state, memo)
         if not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state)):
-            known = np.isfinite(held_up)
-            return Decision(
-                Mode.IDLE, memo=WorkingSetMemo(held_up=held_up, decided=False) if known else None
-            )
+            return _idle(held_up)
         memo = dataclasses.replace(memo, held_up=held_up, decided=True)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
@@ -123,6 +126,22 @@ class WorkingSetPolicy:
             wake=next_look(state, plan.memo.planned, self.config.cycle),
             memo=plan.memo,
         )
+
+    def calm(self, now: float, memory: Memory, memo: object) -> Decision | None:
+        """What `decide` says where all streams run, and none waits, is paused or is to leave.
+
+        Args:
+            now: Seconds on the body's clock.
+            memory: As in the state.
+            memo: As in the state.
+
+        Returns:
+            None: That depends on the streams.
+        """
+        if self.config.pace or memory.kv.promised or not leaves(memory, NOTHING, LOW_SHARE):
+            return None
+        held_up = memo.held_up if isinstance(memo, WorkingSetMemo) else -np.inf
+        return _idle(held_up)
 
     def _paced(self, state: State, memo: WorkingSetMemo) -> Decision:
         """No stream has to wait: those far ahead of their readers rest nevertheless."""
@@ -239,3 +258,11 @@ class WorkingSetPolicy:
             chosen.append(Preempt(int(streams.slot[index]), Cause.MEMORY))
             room.give(need(memory, streams.length.item(index), streams.own.item(index)))
         return tuple(chosen)
+
+
+def _idle(held_up: float) -> Decision:
+    """SGLang's own policy decides; held_up: see `WorkingSetMemo`."""
+    known = np.isfinite(held_up)
+    return Decision(
+        Mode.IDLE, memo=WorkingSetMemo(held_up=held_up, decided=False) if known else None
+    )

@@ -54,7 +54,7 @@ def test_a_known_model_is_recovered_from_noisy_steps() -> None:
 def test_exact_steps_are_recovered_exactly() -> None:
     model = LinearCost(2, memory=1000.0, leading=0)
     for tokens in range(1, 50):
-        model.observe(np.array([1.0, tokens]), 0.5 + 0.25 * tokens)
+        model.observe((1.0, tokens), 0.5 + 0.25 * tokens)
     assert model.coefficients() == pytest.approx([0.5, 0.25], rel=1e-4)
 
 

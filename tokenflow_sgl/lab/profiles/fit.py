@@ -141,7 +141,7 @@ def _form(points: list[tuple[float, float, float]]) -> _Form:
     """Seconds = c0 + c1 * amount + c2 * amount * mean, from (amount, mean, seconds)."""
     cost = LinearCost(features=3, memory=math.inf, leading=0)
     for amount, mean, seconds in points:
-        cost.observe(np.array([1.0, amount, amount * mean]), seconds)
+        cost.observe((1.0, amount, amount * mean), seconds)
     coefficients = cost.coefficients()
     assert coefficients is not None, "checked before: there are measurements"
     constant, per_unit, per_work = coefficients.tolist()
@@ -191,7 +191,7 @@ def _link(kind: str, measured: list[Measurement], kv_bytes: int) -> Link:
     _require(kind, "token counts", {row.tokens for row in measured})
     cost = LinearCost(features=2, memory=math.inf, leading=1)
     for row in measured:
-        cost.observe(np.array([1.0, row.tokens]), row.seconds)
+        cost.observe((1.0, float(row.tokens)), row.seconds)
     coefficients = cost.coefficients()
     assert coefficients is not None, "checked before: there are measurements"
     latency, per_token = coefficients.tolist()

@@ -33,6 +33,7 @@ class SimulatedCore:
         busy_until: When the step under way ends, as the engine says before a plan begins.
         storage: The tier below the host pool; None: there is none.
         acceptance: Says how many tokens decode steps give; None: one each.
+        shares: Whether any prompt shares anything.
         windows: The pool of layers with a sliding window; None: there are none.
     """
 
@@ -65,7 +66,7 @@ class SimulatedCore:
             self.windows = WindowPool(
                 total, options.sliding_window, options.chunked_prefill_size, options.page_size
             )
-        self._shares = prefixes.any
+        self.shares = prefixes.any
         self.running = NO_STREAM
         self.waiting: list[int] = []
         self.chunked: int | None = None
@@ -248,7 +249,7 @@ class SimulatedCore:
         """
         self._note(end)
         for chunk in step.chunks:
-            if self._shares:
+            if self.shares:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
             if chunk.last:
                 self.streams.phases.move(chunk.stream, Phase.RUNNING, end)

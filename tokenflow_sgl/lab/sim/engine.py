@@ -184,7 +184,8 @@ class SimulatedEngine:
             scheduler.decoded(len(ends))
         self.kv_peak = max(self.kv_peak, core.memory.held)
         self.host_peak = max(self.host_peak, core.memory.host.used)
-        starts = np.concatenate([[self.now], ends[:-1]])
+        starts = np.empty_like(ends)
+        starts[0], starts[1:] = self.now, ends[:-1]
         end = float(ends[-1])
         scheduler.ran(step, starts, end, context, made)
         self._deliver(rows, ends, made)
@@ -233,13 +234,13 @@ class SimulatedEngine:
             made = core.acceptance.steps(rows, generated, answer, most)
             most, grown = len(made), int(made[:-1].sum())
         seconds = core.device.decode_seconds(len(step.rows), context, most, grown)
-        ends = self.now + np.cumsum(seconds)
+        ends = self.now + seconds.cumsum()
         moment = min(self._scheduler.wakes_at(self.now), until)
         arrival = self._inbox.next_s
         if arrival is not None:
             moment = min(moment, arrival)
         # What comes during a step is seen at its end, when the next one is planned already.
         late = 2 if core.options.overlap else 1
-        seen = int(np.searchsorted(ends, moment, side="left")) + late if moment > self.now else 1
+        seen = int(ends.searchsorted(moment, side="left")) + late if moment > self.now else 1
         taken = max(min(most, seen), 1)
         return ends[:taken], None if made is None else made[:taken]

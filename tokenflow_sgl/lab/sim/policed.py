@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tokenflow_sgl.contract import (
+    CalmPolicy,
     Decision,
     IntArray,
     LengthPredictor,
@@ -31,19 +33,22 @@ from tokenflow_sgl.lab.sim.step import Chunk, Step
 from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ran:
-    """A step from `start` to `end` seconds.
+    """Steps of one kind, one after the other, of which the first `told` are learned from.
 
-    batch: streams that decode. decoded: output tokens of these. fresh: first tokens.
+    work: of the first one; each one reads what those before it have decoded. start: seconds. ends:
+    of each, seconds. batch: streams that decode. decoded: output tokens of these, by step. fresh:
+    first tokens.
     """
 
-    start: float
-    end: float
     work: Work
+    start: float
+    ends: list[float]
     batch: int
-    decoded: int
+    decoded: list[int]
     fresh: int
+    told: int = 0
 
 
 class PolicedScheduler(FcfsScheduler):
@@ -65,6 +70,7 @@ class PolicedScheduler(FcfsScheduler):
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
         self._paused = PausedCopies(core.streams.phases, core.memory.touch)
         self._timer = experienced(core)
+        self._policy = policy if isinstance(policy, CalmPolicy) else None
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
         self._untimed: deque[_Ran] = deque()
@@ -85,7 +91,11 @@ class PolicedScheduler(FcfsScheduler):
         self.body.begin(now)
         present = self._present()
         self._decision = self._decider.decide(
-            now, len(present), self._free_share, lambda: self._asked_state(present, now)
+            now,
+            len(present),
+            self._free_share,
+            lambda: self._asked_state(present, now),
+            lambda: self._calm(present, now),
         )
         apply(self._decision, core.streams.phases, self.body, now)
         gate = self._decision.prefill
@@ -95,7 +105,7 @@ class PolicedScheduler(FcfsScheduler):
 
     def wakes_at(self, now: float) -> float:
         """When the policy is to be asked again though nothing happens."""
-        if not len(self._present()):
+        if not self.present():
             return math.inf
         lands = min(self.body.lands_at, super().wakes_at(now))
         return min(self._asked_at(now), max(lands, now))
@@ -141,25 +151,31 @@ class PolicedScheduler(FcfsScheduler):
         crowded = bool(self.body.paused or queued)
         batch = len(step.decode)
         each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
-        rows = len(step.rows)
-        grown = context
         fresh = sum(chunk.last for chunk in step.chunks)
+        work = Work(len(step.rows), context, tokens, attention, loaded, crowded, queued=queued)
         ends = [*starts[1:].tolist(), end]
-        for start, over, decoded in zip(starts.tolist(), ends, each, strict=True):
-            work = Work(rows, grown, tokens, attention, loaded, crowded, queued=queued)
-            self._untimed.append(_Ran(start, over, work, batch, decoded, fresh))
-            grown += decoded
+        self._untimed.append(_Ran(work, starts.item(0), ends, batch, each, fresh))
 
     def _learn(self, now: float) -> None:
         """Learn from the steps that have ended by `now`."""
-        while self._untimed and self._untimed[0].end <= now:
-            ran = self._untimed.popleft()
-            self._timer.begin(ran.start)
-            self._timer.launch(ran.work)
-            self._timer.begin(ran.end)
-            self._timer.launch(None)
-            self._timer.produced(ran.end, ran.decoded + ran.fresh)
-            self._timer.accepted(ran.batch, ran.decoded)
+        timer = self._timer
+        while self._untimed:
+            ran = self._untimed[0]
+            over = bisect_right(ran.ends, now, ran.told)
+            if over == ran.told:
+                return
+            ends, decoded = ran.ends[ran.told : over], ran.decoded[ran.told : over]
+            timer.ran(ran.work, ran.start, ends, decoded)
+            timer.produced_in(ends, [tokens + ran.fresh for tokens in decoded])
+            if self.core.acceptance is not None:
+                for tokens in decoded:
+                    timer.accepted(ran.batch, tokens)
+            if over == len(ran.ends):
+                self._untimed.popleft()
+                continue
+            ran.work = replace(ran.work, context=ran.work.context + sum(decoded))
+            ran.start, ran.told = ends[-1], over
+            return
 
     # ---- what admission sees --------------------------------------------------------
 
@@ -243,7 +259,7 @@ class PolicedScheduler(FcfsScheduler):
 
     def _present(self) -> IntArray:
         # The index of a stream is its place in the order of arrival.
-        return np.unique(np.array(self.present(), dtype=np.int64))
+        return np.array(sorted(set(self.present())), dtype=np.int64)
 
     def _tell_kinds(self, rows: IntArray) -> None:
         """Have the predictor say which kind of answer new streams will get."""
@@ -253,6 +269,20 @@ class PolicedScheduler(FcfsScheduler):
             prompt, limit = int(table.prompt[stream]), int(table.limit[stream])
             traits = Traits(prompt, limit, table.qos_class[stream], thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
+
+    def _calm(self, present: IntArray, now: float) -> Decision | None:
+        """What the policy decides where all streams run and none is to; None: it has to look.
+
+        Most passes of a server with memory to spare: to build the state takes far longer.
+        """
+        core = self.core
+        if self._policy is None or core.waiting or core.chunked is not None or self.body.present:
+            return None
+        decision = self._policy.calm(now, self._states.memory, self._decider.memo)
+        if decision is not None:
+            self.passes += 1
+            self._states.pass_by(present)
+        return decision
 
     def _asked_state(self, present: IntArray, now: float) -> State:
         self.passes += 1

@@ -49,10 +49,17 @@ class SimulatedTokens:
         return tokens_table(owner[order], time[order])
 
     def _pack(self) -> None:
-        pairs = list(zip(self._rows, self._times, strict=True))
-        owner = np.concatenate([np.tile(r, len(t)) for r, t in pairs]).astype(np.int32)
-        time = np.concatenate([np.repeat(t, len(r)) for r, t in pairs])
-        self._packed.append((owner, time))
+        # All blocks at once, for there are many small ones: token i of a block of n rows has the
+        # row i % n and the time i // n.
+        rows = np.array([len(each) for each in self._rows])
+        times = np.array([len(each) for each in self._times])
+        size = rows * times
+        place = np.arange(self._tokens) - (size.cumsum() - size).repeat(size)
+        time, row = np.divmod(place, rows.repeat(size))
+        row += (rows.cumsum() - rows).repeat(size)
+        time += (times.cumsum() - times).repeat(size)
+        owner = np.concatenate(self._rows).astype(np.int32)
+        self._packed.append((owner[row], np.concatenate(self._times)[time]))
         self._rows, self._times, self._tokens = [], [], 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
 from tokenflow_sgl.lifecycle.phases import worth_preempting
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
+from tokenflow_sgl.policy.learned_lengths import LearnedLengths
 
 
 class SimulatedStates:
@@ -50,6 +52,8 @@ class SimulatedStates:
     ) -> None:
         self._core, self._body, self._timer = core, body, timer
         self._lengths, self._cached, self._prefixes = lengths, cached, prefixes
+        self._version = -1
+        self._settled: dict[str, Any] = {}
 
     def state(self, present: IntArray, memo: object, now: float) -> State:
         """What the policy sees of the engine at `now`.
@@ -63,7 +67,7 @@ class SimulatedStates:
         return State(
             now=now,
             streams=self._streams(present),
-            memory=_memory_of(core, self._body),
+            memory=self.memory,
             costs=timer.costs(),
             last_prefill_end=timer.last_prefill_end,
             last_prefill_seconds=timer.last_prefill_seconds,
@@ -75,50 +79,90 @@ class SimulatedStates:
             memo=memo,
         )
 
+    @property
+    def memory(self) -> Memory:
+        """What the policy sees of it."""
+        return _memory_of(self._core, self._body)
+
+    def pass_by(self, present: IntArray) -> None:
+        """A pass whose state no policy looks at, in which no stream waits or is paused.
+
+        All that is learned or looked at by the number of passes goes on as with `state`.
+        """
+        streams = self._core.streams
+        self._timer.costs()
+        self._cached.pass_by()
+        generated = streams.known[present]
+        if isinstance(self._lengths, LearnedLengths):
+            self._lengths.pass_by(streams.kind[present], generated)
+        else:
+            self._lengths.lengths(streams.kind[present], generated)
+        if self._core.shares:
+            self._prefixes.of(present, generated > 0)
+
     def _streams(self, present: IntArray) -> Streams:
         streams, phases = self._core.streams, self._core.streams.phases
-        standing = Standing(present, phases.phase[present], phases.since[present])
-        running = standing.running_index
+        settled = self._settled_of(present)
+        running = settled["standing"].running_index
         # Of the step under way no result is there.
-        generated, limit = streams.known[present], streams.limit[present]
-        visible, kind = streams.visible(present), streams.kind[present]
+        generated, limit, kind = streams.known[present], settled["limit"], settled["kind"]
+        visible = np.maximum(generated - settled["reasoning"], 0)
         can = np.zeros(len(present), dtype=np.bool_)
         can[running] = worth_preempting(generated[running], limit[running])
         if self._core.chunked is not None:
             can &= present != self._core.chunked
         unwritten = np.zeros(len(present), dtype=np.int64)
-        computed = streams.prompt[present] + generated - 1
+        computed = settled["prompt"] + generated - 1
         unwritten[running] = self._core.memory.unwritten(present[running], computed[running])
         on_device, on_host = self._cached.of(present)
         return Streams(
-            standing=standing,
-            arrival=streams.arrival[present],
-            rate=streams.rate[present],
+            **{name: column for name, column in settled.items() if name != "reasoning"},
             next_due=streams.due[present],
-            prompt=streams.prompt[present],
             generated=generated,
-            limit=limit,
-            kind=kind,
             lengths=self._lengths.lengths(kind, generated),
             first_text=streams.first_text[present],
-            ttft_slo=unless(streams.ttft_slo[present], NEUTRAL["ttft_slo"]),
-            tbt_slo=unless(streams.tbt_slo[present], NEUTRAL["tbt_slo"]),
-            tpot_slo=unless(streams.tpot_slo[present], NEUTRAL["tpot_slo"]),
-            weight=unless(streams.weight[present], NEUTRAL["weight"]),
-            priority=unless(streams.claim[present], NEUTRAL["priority"]),
-            tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
-            thinking=(streams.reasoning[present] > 0) & (visible == 0),
+            thinking=(settled["reasoning"] > 0) & (visible == 0),
             admitted=phases.admitted[present],
             preemptible=can,
-            streaming=np.ones(len(present), dtype=np.bool_),
             ready=phases.ready[present],
             unwritten=unwritten,
             to_load=phases.to_load(present),
             on_device=on_device,
             on_host=on_host,
-            shared=self._prefixes.of(present, generated > 0),
+            shared=self._prefixes.of(present, generated > 0) if self._core.shares else None,
         )
+
+    def _settled_of(self, present: IntArray) -> dict[str, Any]:
+        """What lasts until a stream arrives, leaves or changes its phase: found once until then."""
+        streams, phases = self._core.streams, self._core.streams.phases
+        if self._version == phases.version and np.array_equal(
+            self._settled["standing"].slot, present
+        ):
+            return self._settled
+        columns: dict[str, Any] = {
+            name: getattr(streams, name)[present]
+            for name in ("arrival", "rate", "prompt", "limit", "kind", "reasoning")
+        }
+        objectives: dict[str, Any] = {
+            name: unless(column[present], NEUTRAL[name])
+            for name, column in (
+                ("ttft_slo", streams.ttft_slo),
+                ("tbt_slo", streams.tbt_slo),
+                ("tpot_slo", streams.tpot_slo),
+                ("weight", streams.weight),
+                ("priority", streams.claim),
+                ("tolerance", streams.tolerance),
+            )
+        }
+        self._version = phases.version
+        self._settled = {
+            "standing": Standing(present, phases.phase[present], phases.since[present]),
+            "streaming": np.ones(len(present), dtype=np.bool_),
+            **columns,
+            **objectives,
+        }
+        return self._settled
 
 
 def _memory_of(core: SimulatedCore, body: SimActuator) -> Memory:

@@ -20,6 +20,8 @@ DEFAULT_RATE = SHIPPED_CLASSES.default.rate
 """Tokens per second of a reader whose rate the trace does not say, as of a request to a server."""
 UNTOLD = -1
 """Kind of a stream that no predictor has seen yet."""
+ROUNDING = 1e-12
+"""Share of a time by which sums of it and of pauses are off, at the very most."""
 LEAST = -(1 << 62)
 """Priority of a request without one."""
 
@@ -84,6 +86,8 @@ class SimulatedStreams:
         self.kind = np.full(count, UNTOLD, dtype=np.int64)
         expected = [_expected(request, classes) for request in requests]
         self.rate = np.array([each.rate for each in expected])
+        self._pause = 1.0 / self.rate  # seconds that a reader takes for a token
+        self._thinks = bool(self.reasoning.any())
         self.weight = np.array([each.weight for each in expected])
         self.tolerance = np.array([each.tolerance for each in expected])
         self.qos_class = [request.qos_class or "" for request in requests]
@@ -129,25 +133,43 @@ class SimulatedStreams:
         token after token; here for all tokens at once.
         """
         count = len(times)
+        if not self._thinks:
+            self.known[rows] += count
+            self._read(rows, times, self.known[rows])
+            return
         begun = self.known[rows]
         self.known[rows] += count
         unseen = np.clip(self.reasoning[rows] - begun, 0, count)
         if unseen.any():
             for number in np.unique(unseen).tolist():
                 if number < count:
-                    self._read(rows[unseen == number], times[number:])
+                    some = rows[unseen == number]
+                    self._read(some, times[number:], self.known[some] - self.reasoning[some])
         else:
-            self._read(rows, times)
+            self._read(rows, times, self.known[rows] - self.reasoning[rows])
 
-    def _read(self, rows: IntArray, times: FloatArray) -> None:
-        """Hand visible tokens to the readers of `rows`, which count as known already."""
-        count = len(times)
-        pause = 1.0 / self.rate[rows]
+    def _read(self, rows: IntArray, times: FloatArray, seen: IntArray) -> None:
+        """Hand visible tokens to the readers of `rows`, who have `seen` so many with these."""
+        count, start = len(times), times.item(0)
+        pause = self._pause[rows]
         # A first token starts the reading, whenever the request came.
-        seen = self.known[rows] - self.reasoning[rows]
+        before = self.due[rows]
         first = seen <= count
-        before = np.where(first, times[0], self.due[rows])
-        self.first_text[rows[first]] = times[0]
+        if first.any():
+            before[first] = start
+            self.first_text[rows[first]] = start
+        read = count * pause
+        if count == 1 or _comes_faster(times, pause):
+            # Who runs dry at all does so before the first of these tokens.
+            self.due[rows] = np.maximum(before, start) + read
+            return
         left = np.arange(count, 0, -1)[:, None] * pause
         latest = (times[:, None] + left).max(axis=0)
-        self.due[rows] = np.maximum(before + count * pause, latest)
+        self.due[rows] = np.maximum(before + read, latest)
+
+
+def _comes_faster(times: FloatArray, pause: FloatArray) -> bool:
+    """Whether tokens come faster than any of their readers reads, beyond what rounding can do."""
+    shortest, longest = float(pause.min()), float(pause.max())
+    end = times.item(-1) + len(times) * longest
+    return shortest - float((times[1:] - times[:-1]).max()) > ROUNDING * end

@@ -6,8 +6,6 @@ decides by is what the steps before gave: their tokens, and what their readers h
 
 from __future__ import annotations
 
-import numpy as np
-
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray, SimulatedStreams
 
 
@@ -31,8 +29,10 @@ class StepResults:
         """SGLang has what was computed by `now`, and has sent it to the readers."""
         coming, self._coming = self._coming, []
         for rows, times in coming:
-            here = int(np.searchsorted(times, now, side="right"))
+            if times.item(-1) <= now:
+                self._streams.deliver(rows, times)
+                continue
+            here = int(times.searchsorted(now, side="right"))
             if here:
                 self._streams.deliver(rows, times[:here])
-            if here < len(times):
-                self._coming.append((rows, times[here:]))
+            self._coming.append((rows, times[here:]))
