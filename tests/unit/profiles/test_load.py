@@ -35,6 +35,12 @@ def test_a_group_has_the_pool_of_sglangs_share_of_each_device() -> None:
     assert pool_tokens(DEVICES["h100x8"], moe) == int(free / (2 * 94 * 128 * 2))
 
 
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path, monkeypatch) -> None:
+    """Step times that a run before has kept are not there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 def _without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     load_profile.cache_clear()
     real = builtins.__import__

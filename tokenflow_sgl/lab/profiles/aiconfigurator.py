@@ -21,6 +21,7 @@ import numpy as np
 from tokenflow_sgl.lab.profiles.document import ProfileError
 from tokenflow_sgl.lab.profiles.model_shapes import Model
 from tokenflow_sgl.lab.profiles.monotone import non_decreasing, rows
+from tokenflow_sgl.lab.profiles.table_cache import StepTimes, kept
 from tokenflow_sgl.lab.profiles.tables import DecodeTable, PrefillTable
 from tokenflow_sgl.pip_hints import pip_install
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 BACKEND = "sglang"
 _PACKAGE = "aiconfigurator_core"
+_DISTRIBUTION = "aiconfigurator-core"
 
 # Matrix products get slower by a jump, up to 40 %, where the rows need one more tile. Both sides
 # of each such edge are grid points, so that no cell reaches across one.
@@ -49,6 +51,21 @@ _ATTENDED = (
     *(32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
     *(32768, 65536, 131072),
 )
+
+
+def step_times(model: Model, system: str, ranks: int = 1) -> StepTimes:
+    """Step times of a model on a device of `system`, or a group of `ranks`; kept for the next time.
+
+    Raises:
+        ProfileError: The package is not installed.
+    """
+
+    def make() -> StepTimes:
+        decode, prefill = tables(engine(model, system, ranks))
+        return StepTimes(decode, prefill, source(system, ranks))
+
+    asked = {"model": _config(model), "system": system, "ranks": ranks}
+    return kept(_DISTRIBUTION, asked, Path(__file__).parent, make)
 
 
 def engine(model: Model, system: str, ranks: int = 1) -> EngineHandle:
@@ -101,7 +118,7 @@ def source(system: str, ranks: int = 1) -> str:
 
     with _quiet():
         version = get_latest_database_version(system, BACKEND)
-    package = importlib.metadata.version("aiconfigurator-core")
+    package = importlib.metadata.version(_DISTRIBUTION)
     what = f"{system}, {ranks} of them with their all-reduces" if ranks > 1 else system
     return f"aiconfigurator-core {package}: {what}, kernels measured under SGLang {version}"
 

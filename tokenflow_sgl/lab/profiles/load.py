@@ -21,7 +21,7 @@ Entry = TypeVar("Entry")
 def load_profile(device: str, model: str) -> DeviceProfile:
     """The profile of a device, or of a group, that serves a model alone, in bfloat16.
 
-    Takes a second or two where aiconfigurator-core is asked, the first time.
+    Takes seconds where aiconfigurator-core is asked; then its answer is kept (`table_cache`).
 
     Args:
         device: A name in `DEVICES`.
@@ -40,9 +40,8 @@ def load_profile(device: str, model: str) -> DeviceProfile:
         # Only here: it needs numpy, and the command line lists devices without loading that.
         from tokenflow_sgl.lab.profiles import aiconfigurator
 
-        engine = aiconfigurator.engine(shape, chosen.system, chosen.ranks)
-        decode, prefill = aiconfigurator.tables(engine)
-        source = aiconfigurator.source(chosen.system, chosen.ranks)
+        times = aiconfigurator.step_times(shape, chosen.system, chosen.ranks)
+        decode, prefill, source = times.decode, times.prefill, times.source
     return DeviceProfile(
         device=chosen.name,
         model=shape.name,
