@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
-DEFAULTS = "defaults"
-TOKENFLOW = "tokenflow"
+from tokenflow_sgl.lab.sim.study.own_settings import DEFAULTS, TOKENFLOW
+
 SMOOTH = 0.01
 """Share of readers that stall up to which a run counts as smooth."""
 WORSE = 1.02

@@ -25,10 +25,11 @@ from typing import Any
 from compared import DEFAULTS, EFFECTIVE, FIGURES, TOKENFLOW
 from own_memory_tables import DATA, short_table, write_tables
 from rich.console import Console
-from served import SETTINGS, machine, opened, read, save, with_one_flag
+from served import SETTINGS, machine, opened, read, save
 
 from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.own_settings import with_one_flag
 
 MODEL = "llama3-8b"
 RATE = "20"

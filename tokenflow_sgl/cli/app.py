@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tokenflow_sgl import __version__
+from tokenflow_sgl.cli.advise import advise
 from tokenflow_sgl.cli.capacity import capacity
 from tokenflow_sgl.cli.dashboard import dashboard_app
 from tokenflow_sgl.cli.demo import demo
@@ -36,6 +37,7 @@ app.command()(top)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)
+app.command()(advise)
 app.command()(simulate)
 app.command()(tune)
 app.command()(capacity)
