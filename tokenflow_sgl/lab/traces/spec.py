@@ -56,13 +56,42 @@ def _burstgpt(request: _Request) -> Loader:
 def _mooncake(request: _Request) -> Loader:
     sort = request.settings.flag("sort", False)
     quantised = request.settings.flag("quantised", False)
+    blocks = _blocks(request.settings)
     return lambda: loaders.load_mooncake(
         request.path,
         spread=not quantised,
         seed=request.seed,
         sort=sort,
+        block_tokens=blocks,
         progress=request.progress,
     )
+
+
+def _blocks(settings: SpecSettings) -> int:
+    """Tokens of a prefix block."""
+    blocks = settings.count("blocks")
+    if blocks is not None and not 1 <= blocks <= loaders.MOST_BLOCK_TOKENS:
+        raise settings.fail(
+            f"blocks is {blocks}; allowed is a number of tokens from 1 to "
+            f"{loaders.MOST_BLOCK_TOKENS}"
+        )
+    return blocks or loaders.BLOCK_TOKENS
+
+
+def _aiperf(request: _Request) -> Loader:
+    arrivals = request.settings.arrivals()
+    blocks = _blocks(request.settings)
+    return lambda: loaders.load_aiperf(
+        request.path,
+        arrivals=arrivals,
+        seed=request.seed,
+        block_tokens=blocks,
+        progress=request.progress,
+    )
+
+
+def _bailian(request: _Request) -> Loader:
+    return lambda: loaders.load_bailian(request.path, progress=request.progress)
 
 
 def _sharegpt(request: _Request) -> Loader:
@@ -108,6 +137,14 @@ def _servegen(request: _Request) -> Loader:
     lengths = settings.text("lengths")
     if start_s is None or duration_s is None:
         raise settings.fail("start and duration must be given, in seconds: a day is too much")
+    if request.path.is_dir() and lengths is None:
+        return lambda: loaders.load_servegen_chunks(
+            request.path,
+            start_s=start_s,
+            duration_s=duration_s,
+            seed=request.seed,
+            progress=request.progress,
+        )
     if lengths is None:
         if not request.path.name.endswith(_RATES_END):
             raise settings.fail(
@@ -130,6 +167,8 @@ FORMATS: Mapping[str, Callable[[_Request], Loader]] = {
     "azure": _azure,
     "burstgpt": _burstgpt,
     "mooncake": _mooncake,
+    "aiperf": _aiperf,
+    "bailian": _bailian,
     "sharegpt": _sharegpt,
     "servegen": _servegen,
     "agent": _agent,

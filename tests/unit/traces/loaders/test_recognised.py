@@ -118,6 +118,9 @@ def test_a_file_in_the_wrong_place_is_named_and_its_words_are_not_said(
     if kind == "bench" and known.kind == "bench":
         assert opened(path, kind).requests
         return
+    if kind == "aiperf" and known.kind == "mooncake":  # which AIPerf takes as they are
+        assert opened(path, kind).requests
+        return
     with pytest.raises(TraceError) as caught:
         opened(path, kind)
     message = str(caught.value)
@@ -201,7 +204,7 @@ def test_no_error_of_the_native_format_has_words_of_the_file(tmp_path, text) -> 
         ),
         ("mooncake", rows({"timestamp": SECRET, "hash_ids": [1], **LENGTHS})),
         ("mooncake", rows({"timestamp": 0, "hash_ids": [SECRET], **LENGTHS})),
-        ("mooncake", rows({"timestamp": 0, SECRET: [1], **LENGTHS})),
+        ("mooncake", rows({"timestamp": 0, SECRET: [1], "input_length": 300})),
         ("bench", json.dumps(bench(errors=["", "", "", {SECRET: 1}]))),
         ("bench", json.dumps(bench(input_lens=SECRET))),
         ("bench", json.dumps(bench(start_times=[1, 2, 3, SECRET]))),

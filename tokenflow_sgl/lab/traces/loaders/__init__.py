@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from tokenflow_sgl.lab.traces.loaders.agent import Think, load_agent
+from tokenflow_sgl.lab.traces.loaders.aiperf import load_aiperf
 from tokenflow_sgl.lab.traces.loaders.azure import load_azure
+from tokenflow_sgl.lab.traces.loaders.bailian import load_bailian
 from tokenflow_sgl.lab.traces.loaders.bench import load_bench
 from tokenflow_sgl.lab.traces.loaders.burstgpt import load_burstgpt
-from tokenflow_sgl.lab.traces.loaders.mooncake import load_mooncake
+from tokenflow_sgl.lab.traces.loaders.mooncake import (
+    BLOCK_TOKENS,
+    MOST_BLOCK_TOKENS,
+    load_mooncake,
+)
 from tokenflow_sgl.lab.traces.loaders.native import load_native, write_native
 from tokenflow_sgl.lab.traces.loaders.servegen import load_servegen
+from tokenflow_sgl.lab.traces.loaders.servegen_chunks import load_servegen_chunks
 from tokenflow_sgl.lab.traces.loaders.sharegpt import load_sharegpt
 from tokenflow_sgl.lab.traces.loaders.source import Progress
 
 __all__ = [
+    "BLOCK_TOKENS",
+    "MOST_BLOCK_TOKENS",
     "Progress",
     "Think",
     "load_agent",
+    "load_aiperf",
     "load_azure",
+    "load_bailian",
     "load_bench",
     "load_burstgpt",
     "load_mooncake",
     "load_native",
     "load_servegen",
+    "load_servegen_chunks",
     "load_sharegpt",
     "write_native",
 ]

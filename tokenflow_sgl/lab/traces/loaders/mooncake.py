@@ -15,6 +15,7 @@ from tokenflow_sgl.lab.traces.loaders.source import Progress, Records
 from tokenflow_sgl.lab.traces.quantised_times import spread_nearly
 from tokenflow_sgl.lab.traces.request import PrefixBlock, Trace
 
+MOST_BLOCK_TOKENS = 1 << 20
 BLOCK_TOKENS = 512
 """Tokens that one hash id stands for; the last of a prompt may stand for fewer."""
 
@@ -25,6 +26,7 @@ def load_mooncake(
     spread: bool = True,
     seed: int = 0,
     sort: bool = False,
+    block_tokens: int = BLOCK_TOKENS,
     progress: Progress | None = None,
 ) -> Trace:
     """Load a Mooncake trace.
@@ -36,6 +38,7 @@ def load_mooncake(
             which sends a batch at each step.
         seed: Seed of the spreading.
         sort: Sort rows that are out of order instead of refusing them.
+        block_tokens: Tokens of a prefix block.
         progress: Told how far reading is.
 
     Raises:
@@ -44,20 +47,27 @@ def load_mooncake(
     """
     records = Records(path, progress, kind="mooncake")
     intake = Intake(records, "timestamp", sort=sort)
-    lengths: dict[int, PrefixBlock] = {}
+    blocks = PrefixBlocks(records, block_tokens)
     times: list[float] = []
+    without = 0
     for row in records.rows():
         if records.line == 1 and ("chat_id" in row or "session_id" in row):
             records.misfit("has fields that a Mooncake trace does not have")
         time = records.number(row, "timestamp")
         prompt = records.count(row, "input_length")
         output = records.count(row, "output_length")
-        prefix = _prefix(records, records.list(row, "hash_ids"), prompt, lengths)
+        prefix: tuple[PrefixBlock, ...] = ()
+        if row.get("hash_ids") is not None:
+            prefix = blocks.of(records.list(row, "hash_ids"), prompt)
+        else:
+            without += 1
         times.append(time)
         intake.add(time, prompt, output, prefix=prefix)
     notes = [
-        f"Mooncake; prefix blocks of {BLOCK_TOKENS} tokens, the last of a prompt may be shorter."
+        f"Mooncake; prefix blocks of {block_tokens} tokens, the last of a prompt may be shorter."
     ]
+    if without:
+        notes.append(f"{without} rows have no hash_ids: their prompts share nothing.")
     step_ms = quantum(times)
     quantised = step_ms is not None and spread
     if step_ms is not None and not spread:
@@ -85,25 +95,42 @@ def quantum(times: list[float]) -> float | None:
     return step if regular.mean() > 0.95 else None
 
 
-def _prefix(
-    records: Records, ids: list[object], prompt: int, known: dict[int, PrefixBlock]
-) -> tuple[PrefixBlock, ...]:
-    expected = math.ceil(prompt / BLOCK_TOKENS)
-    if len(ids) != expected:
-        records.error(
-            f"holds {len(ids)} ids; a prompt of {prompt} tokens has {expected}", "hash_ids"
-        )
-    blocks = []
-    for position, block_id in enumerate(ids):
-        if type(block_id) is not int or block_id < 0:
-            records.fail("hash_ids", block_id, "whole numbers of at least 0")
-        tokens = min(BLOCK_TOKENS, prompt - position * BLOCK_TOKENS)
-        block = known.get(block_id)
-        if block is None:
-            block = known[block_id] = PrefixBlock(block_id, tokens)
-        elif block.tokens != tokens:
+class PrefixBlocks:
+    """The prefix blocks of a file, of which each stands for the same tokens wherever it is.
+
+    Args:
+        records: The file, for errors.
+        tokens: Of a whole block; the last one of a prompt may have fewer.
+    """
+
+    def __init__(self, records: Records, tokens: int) -> None:
+        self._records, self._tokens = records, tokens
+        self._known: dict[int, PrefixBlock] = {}
+
+    def of(self, ids: list[object], prompt: int) -> tuple[PrefixBlock, ...]:
+        """The blocks of a prompt of so many tokens.
+
+        Raises:
+            TraceError: They are too few or too many, one is no number, or stood for other tokens.
+        """
+        records, size = self._records, self._tokens
+        expected = math.ceil(prompt / size)
+        if len(ids) != expected:
             records.error(
-                f"block {block_id} has {tokens} tokens here and {block.tokens} before", "hash_ids"
+                f"holds {len(ids)} ids; a prompt of {prompt} tokens has {expected} of {size} "
+                "tokens (blocks=TOKENS sets another size)",
+                "hash_ids",
             )
-        blocks.append(block)
-    return tuple(blocks)
+        blocks = []
+        for position, block_id in enumerate(ids):
+            if type(block_id) is not int or block_id < 0:
+                records.fail("hash_ids", block_id, "whole numbers of at least 0")
+            tokens = min(size, prompt - position * size)
+            block = self._known.setdefault(block_id, PrefixBlock(block_id, tokens))
+            if block.tokens != tokens:
+                records.error(
+                    f"block {block_id} has {tokens} tokens here and {block.tokens} before",
+                    "hash_ids",
+                )
+            blocks.append(block)
+        return tuple(blocks)

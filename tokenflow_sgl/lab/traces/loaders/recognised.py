@@ -76,17 +76,16 @@ _JSON = (
         "vllm bench serve with --save-result --save-detailed",
     ),
     _known(
-        "",
+        "bailian",
         "a Bailian trace",
         "chat_id,parent_chat_id,input_length,output_length",
-        "its blocks are of 16 tokens and its times in seconds, and there is no loader for it: "
-        f"{_NATIVE}",
+        "load it as bailian:PATH",
     ),
     _known(
-        "",
+        "aiperf",
         "sessions as AIPerf has them",
         "session_id,input_length,output_length",
-        f"there is no loader for it: {_NATIVE}",
+        "load it as aiperf:PATH",
     ),
     _known(
         "mooncake",
@@ -95,10 +94,10 @@ _JSON = (
         "load it as mooncake:PATH",
     ),
     _known(
-        "",
+        "mooncake",
         "a Mooncake trace without prefix blocks",
         "timestamp,input_length,output_length",
-        f"it lacks hash_ids: add them, or {_NATIVE}",
+        "load it as mooncake:PATH",
     ),
     _known(
         "native",
@@ -151,8 +150,7 @@ _SERVEGEN = Recognised(
     "",
     "a client of ServeGen as published",
     frozenset(),
-    "there is no loader for one client's files without a header: make one CSV file with "
-    "client,window_start_s,rate_rps,pattern,arg1,arg2 of all clients (docs/traces.md)",
+    "load the folder with the files of all clients, as servegen:FOLDER?start=0&duration=600",
 )
 
 

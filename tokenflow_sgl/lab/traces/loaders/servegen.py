@@ -2,7 +2,8 @@
 
 Xiang et al., arXiv:2505.09999; data at github.com/alibaba/ServeGen (Apache-2.0), here as one CSV of
 arrivals (a row per client and 10 minutes with traffic) and one JSON Lines file of lengths (a row
-per client and 6 hours). It is a fitted model, not a log: requests are sampled.
+per client and 6 hours), or as published (`servegen_chunks`). It is a fitted model, not a log:
+requests are sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from tokenflow_sgl.lab.traces.generators.request_lengths import MAX_TOKENS
 from tokenflow_sgl.lab.traces.loaders.intake import NO_OUTPUT, NO_PROMPT, require_some, stem
-from tokenflow_sgl.lab.traces.loaders.source import Progress, Records, Table
+from tokenflow_sgl.lab.traces.loaders.source import Progress, Records, Source, Table
 from tokenflow_sgl.lab.traces.parameters import FloatArray, IntArray, stream
 from tokenflow_sgl.lab.traces.request import Accounting, Trace, TraceError, TraceRequest
 
@@ -29,14 +30,16 @@ MAX_REQUESTS = 20_000_000
 """Most requests that may be sampled at once."""
 
 COLUMNS = ("client", "window_start_s", "rate_rps", "pattern", "arg1", "arg2")
-_FAMILIES = ("Gamma", "Weibull")
+FAMILIES = ("Gamma", "Weibull")
 _TINY = 1e-300
 """Sums of gaps below it cannot be scaled."""
 _NO_LENGTHS = "no length distribution for its client and time"
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class ArrivalWindow:
+    """Arrivals of one client in `WINDOW_S` seconds from `start_s` on; `rate` per second."""
+
     client: int
     start_s: float
     rate: float
@@ -47,23 +50,24 @@ class _Window:
 
 
 @dataclass(frozen=True, slots=True)
-class _Distribution:
+class FittedValues:
     """Values (token counts or shares) and their cumulative probability, up to exactly 1."""
 
     values: FloatArray
     cumulative: FloatArray
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draw `count` of the values, independently of each other."""
         return self.values[np.searchsorted(self.cumulative, rng.random(count), side="right")]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lengths:
+class ClientLengths:
     """Lengths of one client's requests; reasoning: share that is thinking, None: not told."""
 
-    prompts: _Distribution
-    outputs: _Distribution
-    reasoning: _Distribution | None
+    prompts: FittedValues
+    outputs: FittedValues
+    reasoning: FittedValues | None
 
 
 _Sampled = tuple[FloatArray, IntArray, IntArray, IntArray]
@@ -100,13 +104,42 @@ def load_servegen(
         TraceError: A file cannot be read or is malformed, or nothing or too much lies in the
             duration.
     """
+    check_span(start_s, duration_s)
+    table = Table(rates, COLUMNS, progress, kind="servegen")
+    windows = _read_windows(table)
+    distributions = _read_lengths(Records(lengths, progress, kind="servegen"))
+    return sampled(table, windows, distributions, (start_s, duration_s), seed)
+
+
+def check_span(start_s: float, duration_s: float) -> None:
+    """Raise `TraceError` unless these are a start and a length, in seconds."""
     if not 0 <= start_s < float("inf"):
         raise TraceError(f"start is {start_s!r}; allowed is a number of seconds of at least 0")
     if not 0 < duration_s < float("inf"):
         raise TraceError(f"duration is {duration_s!r}; allowed is a number of seconds above 0")
-    table = Table(rates, COLUMNS, progress, kind="servegen")
-    windows = _read_windows(table)
-    distributions = _read_lengths(Records(lengths, progress, kind="servegen"))
+
+
+def sampled(
+    table: Source,
+    windows: Sequence[ArrivalWindow],
+    distributions: Mapping[tuple[int, float], ClientLengths],
+    span: tuple[float, float],
+    seed: int,
+) -> Trace:
+    """Sample the requests of these windows.
+
+    Args:
+        table: What they are of, for its name and for errors.
+        windows: Of all clients.
+        distributions: Of lengths, by client and start of a window of lengths.
+        span: Start after the earliest window, and length; seconds.
+        seed: Of everything that is sampled.
+
+    Raises:
+        TraceError: Nothing or too much lies in the span.
+    """
+    start_s, duration_s = span
+    rates = table.path
     first = min((window.start_s for window in windows), default=0.0)
     begin, end = first + start_s, first + start_s + duration_s
     chosen = [w for w in windows if begin - WINDOW_S < w.start_s < end]
@@ -143,9 +176,9 @@ def load_servegen(
 
 
 def _sample(
-    table: Table,
-    windows: Sequence[_Window],
-    distributions: Mapping[tuple[int, float], _Lengths],
+    table: Source,
+    windows: Sequence[ArrivalWindow],
+    distributions: Mapping[tuple[int, float], ClientLengths],
     span: tuple[float, float],
     dropped: Counter[str],
     seed: int,
@@ -192,7 +225,7 @@ def _sample(
     return parts, rows
 
 
-def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray | None:
+def _sample_times(rng: np.random.Generator, window: ArrivalWindow) -> FloatArray | None:
     """Arrivals of a window: its rate is exact, the last gap ends at the window's end.
 
     None: the gaps are too large to be summed.
@@ -208,15 +241,15 @@ def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray | Non
     return np.asarray(window.start_s + sums[:-1] * scale)
 
 
-def _read_windows(table: Table) -> list[_Window]:
+def _read_windows(table: Table) -> list[ArrivalWindow]:
     windows = []
     seen = set()
     for client_text, start_text, rate_text, family, shape_text, scale_text in table.rows():
         client = table.count("client", client_text)
         start = table.number("window_start_s", start_text)
         rate = table.number("rate_rps", rate_text)
-        if family not in _FAMILIES:
-            table.fail("pattern", family, " or ".join(_FAMILIES))
+        if family not in FAMILIES:
+            table.fail("pattern", family, " or ".join(FAMILIES))
         shape = table.number("arg1", shape_text)
         if not shape:
             table.fail("arg1", shape_text, "a number above 0")
@@ -224,19 +257,19 @@ def _read_windows(table: Table) -> list[_Window]:
         if (client, start) in seen:
             table.error(f"client {client} has this window twice", "window_start_s")
         seen.add((client, start))
-        windows.append(_Window(client, start, rate, family, shape, table.line))
+        windows.append(ArrivalWindow(client, start, rate, family, shape, table.line))
     if not windows:
         table.error("has no data rows")
     return windows
 
 
-def _read_lengths(records: Records) -> Mapping[tuple[int, float], _Lengths]:
-    known: dict[tuple[int, float], _Lengths] = {}
+def _read_lengths(records: Records) -> Mapping[tuple[int, float], ClientLengths]:
+    known: dict[tuple[int, float], ClientLengths] = {}
     for row in records.rows():
         key = records.count(row, "client"), records.number(row, "window_start_s")
         if key in known:
             records.error(f"client {key[0]} has this window twice", "window_start_s")
-        known[key] = _Lengths(
+        known[key] = ClientLengths(
             _distribution(records, row, "input_tokens", _tokens, "token counts"),
             _distribution(records, row, "output_tokens", _tokens, "token counts"),
             _distribution(records, row, "reason_ratio", _share, "shares from 0 to 1")
@@ -267,7 +300,7 @@ def _distribution(
     column: str,
     read: Callable[[str], float | None],
     keys: str,
-) -> _Distribution:
+) -> FittedValues:
     table = records.value(row, column)
     if not isinstance(table, dict) or not table:
         records.fail(column, table, f"an object of probabilities by {keys}")
@@ -279,9 +312,16 @@ def _distribution(
         if type(probability) not in (int, float) or not 0 <= probability <= 1:
             records.fail(column, probability, "probabilities from 0 to 1")
         values.append(value)
-    cumulative = np.cumsum(np.array(list(table.values()), float))
+    return distribution_of(records, column, values, list(table.values()))
+
+
+def distribution_of(
+    source: Source, column: str, values: Sequence[float], shares: Sequence[float]
+) -> FittedValues:
+    """Values with their probabilities, which add up to 1."""
+    cumulative = np.cumsum(np.array(shares, float))
     if abs(cumulative[-1] - 1) > 1e-3:
-        records.fail(column, float(cumulative[-1]), "probabilities that add up to 1")
+        source.fail(column, float(cumulative[-1]), "probabilities that add up to 1")
     cumulative /= cumulative[-1]
     cumulative[-1] = 1.0
-    return _Distribution(np.array(values, float), cumulative)
+    return FittedValues(np.array(values, float), cumulative)
