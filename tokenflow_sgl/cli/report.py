@@ -87,6 +87,14 @@ class JudgingOptions:
             callback=finite,
         ),
     ] = 0.0
+    rate: Annotated[
+        float,
+        typer.Option(
+            help="Tokens per second that readers consume, in results of other tools, which do not "
+            "say it.",
+            callback=positive,
+        ),
+    ] = 20.0
     stall_threshold: Annotated[
         float | None,
         typer.Option(
@@ -119,7 +127,8 @@ def report(
         typer.Argument(
             metavar="RUN...",
             help="Folders of runs, or folders that contain runs, as `tokenflow simulate` writes "
-            "them; the first run is the baseline.",
+            "them; or results of AIPerf (profile_export.jsonl), GuideLLM, vLLM or SGLang. The "
+            "first run is the baseline.",
         ),
     ],
     *,
@@ -143,7 +152,11 @@ def report(
         folders = _runs(runs, messages)
         with messages.status("reading") as status:
             shown = _read(
-                folders, options, status.update, allow_different=compared_by.allow_different
+                folders,
+                options,
+                status.update,
+                rate=judged_by.rate,
+                allow_different=compared_by.allow_different,
             )
             if html is not None:
                 from tokenflow_sgl.lab.report.page import page
@@ -184,7 +197,7 @@ def _runs(folders: list[Path], messages: Console) -> list[Path]:
 
     found = []
     for folder in folders:
-        inside = runs_in(folder)
+        inside = [folder] if folder.is_file() else runs_in(folder)
         if inside != [folder]:
             names = ", ".join(run.name for run in inside)
             messages.print(
@@ -199,20 +212,25 @@ def _read(
     options: Options,
     progress: Callable[[str], None],
     *,
+    rate: float,
     allow_different: bool,
 ) -> Figures | Comparison:
     from tokenflow_sgl.lab.report import compare, figures
-    from tokenflow_sgl.lab.runs import read_run
+    from tokenflow_sgl.lab.runs import read_results, read_run
 
     found = []
-    read = [(folder, read_run(folder)) for folder in folders]
+    read = [
+        (folder, run)
+        for folder in folders
+        for run in (read_results(folder, rate) if folder.is_file() else [read_run(folder)])
+    ]
     alike = defaultdict(list)
     for folder, run in read:
         alike[run.info.name].append(folder.resolve())
     for folder, run in read:
         progress(f"judging {folder.name}")
         same = alike[run.info.name]
-        if len(same) > 1:  # two runs of one name must be told apart
+        if len(set(same)) > 1:  # two runs of one name must be told apart
             label = f"{run.info.name} ({_told_apart(same)[folder.resolve()]})"
             run = dataclasses.replace(run, info=dataclasses.replace(run.info, name=label))
         found.append(figures(run, options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokenflow_sgl.lab.runs.folder import FolderError, new_folder
+from tokenflow_sgl.lab.runs.other_tools import read_results
 from tokenflow_sgl.lab.runs.recording import Recording, record
 from tokenflow_sgl.lab.runs.store import (
     REQUEST_SCHEMA,
@@ -24,6 +25,7 @@ __all__ = [
     "RunError",
     "RunInfo",
     "new_folder",
+    "read_results",
     "read_run",
     "record",
     "runs_in",
