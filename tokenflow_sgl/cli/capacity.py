@@ -40,7 +40,8 @@ class CapacityOptions:
             metavar="LIMITS",
             help="What a stream has to keep, as METRIC<=SECONDS, separated by commas: ttft (time "
             "to first token), ttfvt (to the first one behind the reasoning), stall (longest "
-            "stall), stalled (all stalls together). A stream whose answer does not end within the "
+            "stall), stalled (all stalls together), itl (mean gap between tokens), tbt (P99 of "
+            "them), e2e (time to the last token). A stream whose answer does not end within the "
             "run does not keep it.",
         ),
     ] = "ttft<=2,stall<=0.5"

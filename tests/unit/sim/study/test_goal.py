@@ -7,6 +7,9 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
+from tokenflow_sgl.lab.report.judged import judge
+from tokenflow_sgl.lab.report.report_options import Options
+from tokenflow_sgl.lab.runs.recording import record
 from tokenflow_sgl.lab.sim import SimulationError, simulate
 from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
@@ -57,6 +60,22 @@ def test_each_limit_is_kept_or_not(run) -> None:
     assert met(run, "stall<=0.8") == [True, True, True]
     assert met(run, "ttft<=0.5,stall<=0.5") == [False, False, False]
     assert met(run, "stalled<=0.001") == [False, False, True]
+
+
+def test_limits_on_gaps_and_on_the_whole_answer(run) -> None:
+    judged = judge(record(run), Options())
+    for name, column in (("itl", judged.tpot), ("tbt", judged.tbt_p99), ("e2e", judged.e2e)):
+        middle = sorted(column.tolist())[1]
+        assert met(run, f"{name}<={middle!r}") == (column <= middle).tolist()
+        assert met(run, f"{name}<=1000") == [True, True, True]
+        assert met(run, f"{name}<=0") == [False, False, False]
+    assert met(run, "ttft<=0.5,e2e<=1000") == [True, True, False]
+
+
+def test_an_answer_of_one_token_has_no_gap_to_be_late(trace, device, options) -> None:
+    rows = trace((0.0, 100, 1, 20.0))
+    one = simulate(rows, device, options(), policy="fcfs", known_lengths=True).run
+    assert met(one, "itl<=0,tbt<=0") == [True]
 
 
 def test_a_longest_stall_is_not_all_stalls_together(trace, device, options) -> None:

@@ -20,6 +20,9 @@ METRICS: Mapping[str, str] = {
     "ttfvt": "time to first visible token, behind the reasoning",
     "stall": "longest stall",
     "stalled": "all stalls together",
+    "itl": "mean gap between tokens of the answer",
+    "tbt": "99th percentile of its gaps between tokens",
+    "e2e": "time to the last token",
 }
 """What a goal may limit, in seconds."""
 MOST_SECONDS = 1e6
@@ -51,6 +54,10 @@ class Goal:
             # Stalls above the threshold; none: the longest one is within the limit.
             "stall": judged.column(lambda stream: math.inf if stream.stall_count else 0.0),
             "stalled": judged.column(lambda stream: stream.stall_seconds),
+            # An answer of one token has no gap to be late.
+            "itl": np.where(judged.recording.counts > 1, judged.tpot, 0.0),
+            "tbt": np.where(judged.recording.counts > 1, judged.tbt_p99, 0.0),
+            "e2e": judged.e2e,
         }
         within = [found[name] <= seconds for name, seconds in self.limits.items()]
         return np.asarray(judged.completed & np.logical_and.reduce(within))
