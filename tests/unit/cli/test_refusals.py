@@ -102,7 +102,7 @@ FIT = ("--device", "h200", "--model", "llama3-8b", "-o", "p")
         (["profile", "show", "rtx9090", "llama3-8b"], "Invalid value for"),
         # Inputs that are none.
         (["report", "folder"], "folder has no run: no run.json in it"),
-        (["report", "binary"], "binary is no folder"),
+        (["report", "binary"], "binary: is not UTF-8 text"),
         (["report", "nothing"], "nothing is not there"),
         (["explain", "binary"], "binary"),
         (["explain", "folder"], "folder"),
