@@ -58,9 +58,21 @@ def pytest_configure() -> None:
     if flags:
         from sglang.srt.managers import scheduler
 
-        from tokenflow_sgl.engine.shell import TokenFlowScheduler
+        scheduler.Scheduler = ours_where_built(scheduler.Scheduler)
 
-        scheduler.Scheduler = TokenFlowScheduler
+
+def ours_where_built(stock: Any) -> Any:
+    """Our scheduler, but SGLang's own where a test builds one without `__init__`.
+
+    It lacks what is built there, of ours, too.
+    """
+    from tokenflow_sgl.engine.shell import TokenFlowScheduler
+
+    class BuiltScheduler(TokenFlowScheduler):
+        def __new__(cls, *given: Any, **named: Any) -> Any:
+            return super().__new__(cls if given or named else stock)
+
+    return BuiltScheduler
 
 
 def launching(original: Callable[..., Any], model: str, flags: Sequence[str]) -> Callable[..., Any]:

@@ -28,6 +28,6 @@ class Policy(Protocol):
 class CalmPolicy(Policy, Protocol):
     """Can tell without looking at the streams that it has nothing to do: saves building a state."""
 
-    def calm(self, now: float, memory: Memory, memo: object) -> Decision | None:
+    def calm(self, memory: Memory, memo: object) -> Decision | None:
         """What `decide` would answer where all streams run; None: that depends on the streams."""
         ...

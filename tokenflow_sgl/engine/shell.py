@@ -48,15 +48,6 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     # ---- construction ---------------------------------------------------------------
 
-    def __new__(cls, *given: Any, **named: Any) -> Any:
-        """SGLang's own where nothing is given to build it of.
-
-        So a scheduler that is built without `__init__`, as some of SGLang's tests do it, meets
-        nothing of ours.
-        """
-        bare = cls is TokenFlowScheduler and not (given or named)
-        return super().__new__(Scheduler if bare else cls)
-
     @overrides("builds the core, when SGLang has its model, its memory and its own policy")
     def init_schedule_policy(self) -> None:
         super().init_schedule_policy()

@@ -6,8 +6,6 @@ SGLang's HTTP server in Python. Where another one serves, rates are checked in t
 
 from __future__ import annotations
 
-import os
-
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.server import ServerArgs
@@ -48,8 +46,9 @@ OFF_IN_RUST = (
 
 def in_rust() -> bool:
     """Whether SGLang's server in Rust takes the place of that in Python."""
-    # As SGLang reads its switches; its module that does is not for the doctor's short import.
-    return os.environ.get("SGLANG_RUST_SERVER", "").lower() in ("1", "true", "yes", "y")
+    from sglang.srt.environ import envs  # only here: the doctor's short import comes first
+
+    return bool(envs.SGLANG_RUST_SERVER.get())
 
 
 def check_rust() -> None:

@@ -179,13 +179,6 @@ class LearnedLengths:
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
         """The curves as of the last answer that ended, or of a few passes ago."""
-        return self._look(kind, generated)
-
-    def pass_by(self, kind: IntArray, generated: IntArray) -> None:
-        """Learn as in `lengths`, in a pass that asks for no curves."""
-        self._look(kind, generated)
-
-    def _look(self, kind: IntArray, generated: IntArray) -> LearnedCurves:
         self._passes += 1
         self._unlooked += 1
         if self._known is None or self._passes >= REFRESHED:

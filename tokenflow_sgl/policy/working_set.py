@@ -127,11 +127,10 @@ class WorkingSetPolicy:
             memo=plan.memo,
         )
 
-    def calm(self, now: float, memory: Memory, memo: object) -> Decision | None:
+    def calm(self, memory: Memory, memo: object) -> Decision | None:
         """What `decide` says where all streams run, and none waits, is paused or is to leave.
 
         Args:
-            now: Seconds on the body's clock.
             memory: As in the state.
             memo: As in the state.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +22,7 @@ def installed(name: str) -> Path:
     program = folder / "bin" / name
     if not program.exists():
         uv = Path(sys.executable).parent / "uv"
-        making = folder.with_suffix(".new")
-        shutil.rmtree(making, ignore_errors=True)
+        making = folder.with_suffix(f".{os.getpid()}")
         done = [
             subprocess.run(command, capture_output=True, text=True, check=False)
             for command in (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import pytest
 from made_runs import synthetic as toy
+from made_runs.settings import here
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +37,15 @@ def one_request() -> Any:
 def hostile() -> str:
     """A name that wants to be markup, a formula, a hidden label and a terminal command at once."""
     return "_$\\bad$<script>alert('x')</script>{{7*7}}\"onload=x|[red]b[/red]\x1b[31m\n`"
+
+
+@pytest.fixture
+def in_this_process(monkeypatch, tmp_path) -> None:
+    """An empty folder, and runs that a command spreads over the cores are done here."""
+    monkeypatch.chdir(tmp_path)
+
+    @contextmanager
+    def here_only(*_args):
+        yield here
+
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 
 import pytest
-from made_runs.settings import here
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.advice_output import verdict
@@ -29,15 +27,8 @@ def run(well: float, **given: float) -> dict[str, float]:
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
+def command(in_this_process):
     """The command in an empty folder, in this process."""
-    monkeypatch.chdir(tmp_path)
-
-    @contextmanager
-    def here_only(*_args):
-        yield here
-
-    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)
 
     def call(*words: str):
         return CliRunner().invoke(app, ["advise", *words], env={"COLUMNS": "80"})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import contextmanager
 
 import pytest
-from made_runs.settings import here, write_spoken
+from made_runs.settings import write_spoken
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -20,15 +19,8 @@ TRACE = ("--trace", "4090-c?duration=10")
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
+def command(in_this_process):
     """The command in an empty folder, in this process."""
-    monkeypatch.chdir(tmp_path)
-
-    @contextmanager
-    def here_only(*_args):
-        yield here
-
-    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)
 
     def run(*words: str):
         return CliRunner().invoke(app, ["capacity", *words], env={"COLUMNS": "200"})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
-from made_runs.settings import here, row, write_spoken
+from made_runs.settings import row, write_spoken
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -20,7 +19,7 @@ from tokenflow_sgl.policy import WorkingSetConfig
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
+def command(in_this_process, monkeypatch, tmp_path):
     """The command over made-up runs: `figures(trace, setting)` says how each is."""
 
     def run(figures: Callable[[Trace, dict], dict], *options: str):
@@ -33,11 +32,6 @@ def command(monkeypatch, tmp_path):
         for module in ("tuning", "held_out"):
             monkeypatch.setattr(f"tokenflow_sgl.lab.sim.study.{module}.row_of", made)
 
-        @contextmanager
-        def here_only(*_args):
-            yield here
-
-        monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)
         done = CliRunner().invoke(
             app,
             ["tune", "--trials", "12", "--output", str(tmp_path / "runs.parquet"), *options],

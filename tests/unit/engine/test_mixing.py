@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,35 +19,40 @@ class DeepseekSparseAttnBackend:
     """Has the name of the one backend that must be told at the start."""
 
 
+PLAIN: dict[str, Any] = {
+    "graph": "disabled",
+    "chunk": 2048,
+    "asked": False,
+    "backend": None,
+    "align": None,
+    "drafts": False,
+    "sharing": False,
+    "megamoe": False,
+    "states": False,
+}
+"""A server that mixes steps."""
+
+
 @pytest.fixture
 def make(monkeypatch):
-    def mixing_of(
-        graph="disabled",
-        chunk=2048,
-        asked=False,
-        backend=None,
-        align=None,
-        drafts=False,
-        sharing=False,
-        megamoe=False,
-        states=False,
-        **config,
-    ):
+    def mixing_of(**given):
+        of = SimpleNamespace(**{**PLAIN, **given})
+        config = {name: given[name] for name in given.keys() - PLAIN.keys()}
         parallel = SimpleNamespace(
-            enable_cp_tp_group_sharing=sharing, enable_megamoe_for_layernorm_sp=megamoe
+            enable_cp_tp_group_sharing=of.sharing, enable_megamoe_for_layernorm_sp=of.megamoe
         )
         monkeypatch.setattr(mixing, "get_parallel", lambda: parallel)
-        phase = SimpleNamespace(prefill=SimpleNamespace(backend=graph))
+        phase = SimpleNamespace(prefill=SimpleNamespace(backend=of.graph))
         execution = SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=phase))
         monkeypatch.setattr(mixing, "get_exec", lambda: execution)
         scheduler = SimpleNamespace(
-            is_mixed_chunk=asked,
-            chunked_prefill_size=chunk,
+            is_mixed_chunk=of.asked,
+            chunked_prefill_size=of.chunk,
             chunked_req=None,
-            truncation_align_size=align,
-            spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
-            tree_cache=SimpleNamespace(supports_mamba=lambda: states),
-            tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
+            truncation_align_size=of.align,
+            spec_algorithm=SimpleNamespace(is_none=lambda: not of.drafts),
+            tree_cache=SimpleNamespace(supports_mamba=lambda: of.states),
+            tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=of.backend)),
         )
         return Mixing(scheduler, TokenFlowConfig(**config))
 

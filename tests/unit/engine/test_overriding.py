@@ -102,16 +102,6 @@ def test_a_parameter_that_sglang_adds_to_what_our_scheduler_overrides_is_noticed
         check_overrides(TokenFlowScheduler)
 
 
-def test_a_scheduler_that_is_built_of_nothing_is_sglangs_own() -> None:
-    from sglang.srt.managers.scheduler import Scheduler
-
-    from tokenflow_sgl.engine.shell import TokenFlowScheduler
-
-    assert type(TokenFlowScheduler.__new__(TokenFlowScheduler)) is Scheduler
-    built = TokenFlowScheduler.__new__(TokenFlowScheduler, "server_args", port_args="port_args")
-    assert type(built) is TokenFlowScheduler
-
-
 def test_an_override_that_is_not_declared_is_noticed() -> None:
     found = ours(Theirs, "def say(self, word, *, aloud=False): ...")
     assert undeclared(found) == ["Ours.say"]

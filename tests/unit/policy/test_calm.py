@@ -24,7 +24,7 @@ def test_where_all_streams_run_both_say_the_same(
     kv = dataclasses.replace(memory.device.kv, promised=promised)
     memory = dataclasses.replace(memory, device=dataclasses.replace(memory.device, kv=kv))
     state = dataclasses.replace(state, memory=memory)
-    said = policy.calm(state.now, memory, state.memo)
+    said = policy.calm(memory, state.memo)
     if said is None:
         assert promised or free <= 100
         return
@@ -39,9 +39,9 @@ def test_it_remembers_that_sglang_passed_over_a_newcomer(make_state, make_stream
     memo = dataclasses.replace(policy.decide(state).memo, decided=False)
     state = make_state([make_stream(Phase.RUNNING)], total=1000, free=900)
     state = dataclasses.replace(state, memo=memo)
-    assert policy.calm(state.now, state.memory, memo) == policy.decide(state)
+    assert policy.calm(state.memory, memo) == policy.decide(state)
 
 
 def test_a_policy_that_paces_has_to_look(make_state, make_stream) -> None:
     state = make_state([make_stream()], total=1000, free=900)
-    assert WorkingSetPolicy(WorkingSetConfig(pace=True)).calm(0.0, state.memory, None) is None
+    assert WorkingSetPolicy(WorkingSetConfig(pace=True)).calm(state.memory, None) is None

@@ -15,7 +15,7 @@ import pytest
 
 from porting import sglang_tests
 from porting.case_outcomes import outcomes
-from porting.sglang_launch import HOST, LENGTH, MODULE, command_of
+from porting.sglang_launch import HOST, LENGTH, MODULE, command_of, ours_where_built
 from porting.sglang_tests import MODES, FileRun, main
 
 PYTHON = (sys.executable, "-m")
@@ -148,3 +148,12 @@ def test_flags_of_the_mode_come_last() -> None:
 def test_a_model_that_is_here_is_served(tmp_path) -> None:
     given = ["sglang", "serve", "--model-path", str(tmp_path)]
     assert command_of(given, "tiny", ()) == [MODULE, *given[2:], *LENGTH]
+
+
+@pytest.mark.filterwarnings("ignore")  # SGLang's imports warn about third parties
+def test_a_scheduler_that_is_built_without_init_is_sglangs_own() -> None:
+    from sglang.srt.managers.scheduler import Scheduler
+
+    built = ours_where_built(Scheduler)
+    assert type(built.__new__(built)) is Scheduler
+    assert type(built.__new__(built, "server_args", port_args="port_args")) is built

@@ -95,7 +95,7 @@ class PolicedScheduler(FcfsScheduler):
             len(present),
             self._free_share,
             lambda: self._asked_state(present, now),
-            lambda: self._calm(present, now),
+            lambda: self._calm(present),
         )
         apply(self._decision, core.streams.phases, self.body, now)
         gate = self._decision.prefill
@@ -270,7 +270,7 @@ class PolicedScheduler(FcfsScheduler):
             traits = Traits(prompt, limit, table.qos_class[stream], thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
 
-    def _calm(self, present: IntArray, now: float) -> Decision | None:
+    def _calm(self, present: IntArray) -> Decision | None:
         """What the policy decides where all streams run and none is to; None: it has to look.
 
         Most passes of a server with memory to spare: to build the state takes far longer.
@@ -278,7 +278,7 @@ class PolicedScheduler(FcfsScheduler):
         core = self.core
         if self._policy is None or core.waiting or core.chunked is not None or self.body.present:
             return None
-        decision = self._policy.calm(now, self._states.memory, self._decider.memo)
+        decision = self._policy.calm(self._states.memory, self._decider.memo)
         if decision is not None:
             self.passes += 1
             self._states.pass_by(present)

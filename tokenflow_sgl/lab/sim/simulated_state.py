@@ -26,7 +26,6 @@ from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
 from tokenflow_sgl.lifecycle.phases import worth_preempting
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
-from tokenflow_sgl.policy.learned_lengths import LearnedLengths
 
 
 class SimulatedStates:
@@ -93,10 +92,7 @@ class SimulatedStates:
         self._timer.costs()
         self._cached.pass_by()
         generated = streams.known[present]
-        if isinstance(self._lengths, LearnedLengths):
-            self._lengths.pass_by(streams.kind[present], generated)
-        else:
-            self._lengths.lengths(streams.kind[present], generated)
+        self._lengths.lengths(streams.kind[present], generated)
         if self._core.shares:
             self._prefixes.of(present, generated > 0)
 
