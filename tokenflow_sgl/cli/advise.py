@@ -73,7 +73,7 @@ def advise(
     """Say whether the scheduler helps this traffic on this device, from what load on, at what cost.
 
     Simulates the trace at 0.7, 1, 1.4 and 2 times its load, under SGLang's own settings and with
-    one flag. A few hundred requests take a minute or two. Needs no GPU and no SGLang. Ends with 1
+    one flag. A few hundred requests take minutes. Needs no GPU and no SGLang. Ends with 1
     if it helps at none of these loads.
     """
     need("Advice", *RUNS, *PAGES, *server.needs)
