@@ -29,6 +29,7 @@ IDLE: dict[str, Callable[[float], bool]] = {
     ),
     "buffer_percentile_seconds": math.isnan,
     "headroom_tokens": lambda value: value > 0.0,
+    "promised_share": zero,
 }
 """What each gauge of now says when nothing is served."""
 LEARNED = {"capacity_tokens_per_second", "link_tokens_per_second"}

@@ -215,7 +215,8 @@ class Load(Protocol):
     """The load of one scheduler, as /v1/loads answers it."""
 
     queues: Any
-    num_waiting_reqs: int
+    num_running_reqs: int
+    token_usage: float
     num_total_tokens: int
     num_active_tokens: int
 
