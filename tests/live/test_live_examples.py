@@ -245,6 +245,7 @@ def test_two_servers_answer_through_the_proxy_as_each_does_alone(fleet, referenc
     """Whichever has more headroom: on a busy machine one of them seems slow, and gets nothing.
 
     So streams are left running, of fast readers, until they fill one server and the other has some.
+    A full one lets others wait until these end, so only the last is read: its server was empty.
     """
     proxy, *servers = fleet
     assert proxy.outputs(prompts, stream=True) == reference
@@ -252,11 +253,20 @@ def test_two_servers_answer_through_the_proxy_as_each_does_alone(fleet, referenc
         for number in range(MANY):
             prompt = prompts[number % len(prompts)]
             stream = running.enter_context(asked_far(proxy, prompt))
-            assert tokens_of(stream, TOKENS) == reference[number % len(prompts)]
+            wait_for_streams(servers, number + 1)
             if all(map(streams_on, servers)):
                 break
         else:
             raise AssertionError(f"one server got them all: {told(proxy, '/health')}")
+        assert tokens_of(stream, TOKENS) == reference[number % len(prompts)]
+
+
+def wait_for_streams(servers: list[Served], count: int) -> None:
+    """Until the servers say that they have so many streams together."""
+    end = time.monotonic() + SECONDS
+    while sum(map(streams_on, servers)) < count:
+        assert time.monotonic() < end, f"fewer than {count} streams"
+        time.sleep(0.05)
 
 
 def asked_far(server: Served, prompt: list[int], **more: Any) -> Any:
