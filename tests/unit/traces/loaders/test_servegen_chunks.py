@@ -50,6 +50,39 @@ def test_clients_are_independent_and_merged_by_time(folder) -> None:
     assert {each.reasoning_tokens for each in thinks} == {2}
 
 
+def media(**changes: str) -> dict:
+    """Lengths of a client whose prompts have two images of 100 tokens."""
+    none = {"audio_count": "{0: 1}", "audio_tokens": "{0: 1}", "video_count": "{}"}
+    fields = {
+        **{"text_tokens": "{5: 1.0}", "output_tokens": "{3: 1}", "video_tokens": "{}"},
+        **{"image_count": "{2: 1}", "image_tokens": "{100: 1}", **none, **changes},
+    }
+    return {"0": fields}
+
+
+def test_prompts_have_the_tokens_of_their_images(folder) -> None:
+    trace = open_trace(folder(lengths=media()))
+    assert {each.prompt_tokens for each in trace.requests} == {205}
+    trace = open_trace(folder(lengths=media(image_count="{0: 0.5, 1: 0.5}")))
+    assert {each.prompt_tokens for each in trace.requests} == {5, 105}
+    trace = open_trace(folder(lengths=media(image_tokens="{2147483647: 1}")))
+    assert {each.prompt_tokens for each in trace.requests} == {5 + (2**31 - 1) // 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"image_count": "{9999999: 1}"}, "more than 20000000 images, sounds or videos"),
+        ({"image_count": "{-1: 1}"}, "column image_count of window 0: is '-1: 1'; allowed"),
+        ({"video_tokens": "secret"}, "column video_tokens of window 0: is a text of 6 characters"),
+    ],
+)
+def test_what_is_wrong_with_images_is_said(folder, changes, problem) -> None:
+    with pytest.raises(TraceError) as caught:
+        open_trace(folder(lengths=media(**changes)))
+    assert problem in str(caught.value)
+
+
 def test_a_client_without_lengths_before_is_dropped(folder) -> None:
     folder(1)
     late = {"21600": LENGTHS["0"]}

@@ -68,7 +68,17 @@ def test_without_times_arrivals_must_be_given(write) -> None:
         (turn("a", 1 << 40, 5, delay=1), "column input_length: is 1099511627776; allowed is a"),
         (turn("a", 2**31 - 1, 5, delay=1), "makes a session of more than 2147483647 tokens"),
         (turn(7, 5, 5), "column session_id: is 7; allowed is a string"),
-        ({"session_id": "a", "text_input": "secret", "output_length": 5}, "the column is missing"),
+        (
+            {"session_id": "a", "text_input": "secret", "output_length": 5},
+            "column input_length: the column is missing, and text_input has text; allowed are rows",
+        ),
+        ({"session_id": "a", "messages": ["secret"]}, "the column is missing, and messages has"),
+        (turn("b", 5, 5, context_mode="secret"), "column context_mode: is a text of 6 characters"),
+        (turn("b", 5, 5, context_mode=[1]), "column context_mode: is [1]; allowed is deltas_wi"),
+        (
+            turn("a", 5, 5, context_mode="deltas_with_responses"),
+            "column context_mode: is a text of 21 characters; allowed is the same in all rows",
+        ),
         (turn("b", 600, 5, timestamp=1, hash_ids=[1]), "holds 1 ids; a prompt of 600 tokens has 2"),
     ],
 )
@@ -78,6 +88,36 @@ def test_what_is_wrong_in_a_row_is_said(write, row, problem) -> None:
         open_trace(f"aiperf:{path}")
     assert problem in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_rows_that_have_whole_prompts_or_answers_say_so(write) -> None:
+    whole = {"context_mode": "message_array_with_responses"}
+    canned = {"context_mode": "deltas_with_responses"}
+    path = write(
+        lines(
+            turn("a", 600, 40, timestamp=0, hash_ids=[0, 1], **whole),
+            turn("a", 700, 20, delay=5, hash_ids=[0, 2], **whole),
+            turn("b", 100, 30, timestamp=1, **canned),
+            turn("b", 50, 10, delay=5, **canned),
+        ),
+        "a.jsonl",
+    )
+    trace = open_trace(f"aiperf:{path}")
+    assert [each.prompt_tokens for each in trace.requests] == [600, 700, 100, 150]
+    assert [[block.id for block in each.prefix] for each in trace.requests[:2]] == [[0, 1], [0, 2]]
+    assert any("context_mode" in note for note in trace.notes)
+
+
+def test_a_block_that_was_of_another_length_ends_what_is_shared(write) -> None:
+    rows = [(0, 655, [6, 7]), (9000, 672, [6, 7]), (20000, 655, [6, 7])]
+    path = write(lines(*(turn(None, n, 9, timestamp=at, hash_ids=ids) for at, n, ids in rows)))
+    trace = open_trace(f"aiperf:{path}")
+    assert [[block.tokens for block in each.prefix] for each in trace.requests] == [
+        [512, 143],
+        [512],
+        [512, 143],
+    ]
+    assert any("1 prompts have a block that stood for another" in note for note in trace.notes)
 
 
 @pytest.mark.parametrize("text", ["", '{"session_id": "a", ', '{"session_id": NaN}', "[1]"])

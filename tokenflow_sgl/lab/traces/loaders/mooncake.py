@@ -101,10 +101,14 @@ class PrefixBlocks:
     Args:
         records: The file, for errors.
         tokens: Of a whole block; the last one of a prompt may have fewer.
+        loose: A block that stood for other tokens before ends what a prompt shares, instead of
+            being refused; `differing` counts them.
     """
 
-    def __init__(self, records: Records, tokens: int) -> None:
+    def __init__(self, records: Records, tokens: int, *, loose: bool = False) -> None:
         self._records, self._tokens = records, tokens
+        self._loose = loose
+        self.differing = 0
         self._known: dict[int, PrefixBlock] = {}
 
     def of(self, ids: list[object], prompt: int) -> tuple[PrefixBlock, ...]:
@@ -128,6 +132,9 @@ class PrefixBlocks:
             tokens = min(size, prompt - position * size)
             block = self._known.setdefault(block_id, PrefixBlock(block_id, tokens))
             if block.tokens != tokens:
+                if self._loose:
+                    self.differing += 1
+                    break
                 records.error(
                     f"block {block_id} has {tokens} tokens here and {block.tokens} before",
                     "hash_ids",

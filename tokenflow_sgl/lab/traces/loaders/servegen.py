@@ -63,11 +63,19 @@ class FittedValues:
 
 @dataclass(frozen=True, slots=True)
 class ClientLengths:
-    """Lengths of one client's requests; reasoning: share that is thinking, None: not told."""
+    """Lengths of one client's requests.
+
+    Attributes:
+        prompts: Tokens of a prompt's text.
+        outputs: Tokens of an answer.
+        reasoning: Share of an answer that is thinking; None: not told.
+        media: For each kind, how many of it a prompt has, and the tokens of one.
+    """
 
     prompts: FittedValues
     outputs: FittedValues
     reasoning: FittedValues | None
+    media: tuple[tuple[FittedValues, FittedValues], ...] = ()
 
 
 _Sampled = tuple[FloatArray, IntArray, IntArray, IntArray]
@@ -196,6 +204,7 @@ def _sample(
     begin, end = span
     rng = stream(seed, "servegen")
     thinking = stream(seed, "servegen reasoning")  # apart: arrivals and lengths stay as they are
+    seeing = stream(seed, "servegen media")
     parts: list[_Sampled] = []
     rows = 0
     for window in windows:
@@ -214,6 +223,7 @@ def _sample(
         prompts, outputs = (
             each.sample(rng, len(times)).astype(np.int64) for each in (known.prompts, known.outputs)
         )
+        prompts += _media_tokens(seeing, known, len(times))
         reasoning = np.zeros_like(outputs)
         if known.reasoning is not None:
             shares = known.reasoning.sample(thinking, len(times))
@@ -223,6 +233,19 @@ def _sample(
         good = (prompts > 0) & (outputs > 0)
         parts.append((times[good] - begin, prompts[good], outputs[good], reasoning[good]))
     return parts, rows
+
+
+def _media_tokens(rng: np.random.Generator, known: ClientLengths, requests: int) -> IntArray:
+    """Tokens of the images, sounds and videos of so many prompts."""
+    found = np.zeros(requests)
+    for counts, tokens in known.media:
+        many = counts.sample(rng, requests).astype(np.int64)
+        if many.sum() > MAX_REQUESTS:
+            raise TraceError(f"more than {MAX_REQUESTS} images, sounds or videos were sampled")
+        owners = np.repeat(np.arange(requests), many)
+        drawn = tokens.sample(rng, len(owners))
+        found += np.bincount(owners, weights=drawn, minlength=requests)
+    return np.minimum(found, MAX_TOKENS // 2).astype(np.int64)
 
 
 def _sample_times(rng: np.random.Generator, window: ArrivalWindow) -> FloatArray | None:

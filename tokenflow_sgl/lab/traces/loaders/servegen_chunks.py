@@ -4,6 +4,8 @@
 `chunk-N-trace.csv` has no header and a row per 10 minutes: start in seconds, requests per second,
 their variation, Gamma or Weibull or nothing, shape, scale. `chunk-N-dataset.json` has an object per
 6 hours, by its start: each field is a text that spells a Python dictionary of probabilities.
+Multimodal clients have `text_tokens`, and of images, sounds and videos how many a prompt has and
+how long each is.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ _COLUMNS = ("window start", "rate", "CV", "family", "shape", "scale")
 _NUMBER = re.compile(r"\d{1,15}(\.\d{1,30})?([eE][-+]?\d{1,3})?")
 _LENGTHS = ("input_tokens", "output_tokens")
 _REASONING = "reason_ratio"
+_TEXT = "text_tokens"
+_MEDIA = ("image", "audio", "video")
 
 
 def load_servegen_chunks(
@@ -145,14 +149,29 @@ def _lengths(path: Path) -> Mapping[float, ClientLengths]:
             source.error("has a window that does not start at a whole number of seconds")
         if not isinstance(fields, dict):
             source.error(f"window {start} is no object of distributions")
-        prompts, outputs = (_spelt(source, fields, name, start, _tokens) for name in _LENGTHS)
+        names = (_TEXT, _LENGTHS[1]) if _TEXT in fields else _LENGTHS
+        prompts, outputs = (_spelt(source, fields, name, start, _tokens) for name in names)
         if prompts is None or outputs is None:
             continue
         reasoning = None
         if _REASONING in fields:
             reasoning = _spelt(source, fields, _REASONING, start, _share)
-        found[float(start)] = ClientLengths(prompts, outputs, reasoning)
+        media = _media(source, fields, start) if _TEXT in fields else ()
+        found[float(start)] = ClientLengths(prompts, outputs, reasoning, media)
     return found
+
+
+def _media(
+    source: Source, fields: dict[str, Any], start: str
+) -> tuple[tuple[FittedValues, FittedValues], ...]:
+    """How many images, sounds and videos a prompt has, and how long each is."""
+    found = []
+    for kind in _MEDIA:
+        counts = _spelt(source, fields, f"{kind}_count", start, _tokens)
+        tokens = _spelt(source, fields, f"{kind}_tokens", start, _tokens)
+        if counts is not None and tokens is not None:
+            found.append((counts, tokens))
+    return tuple(found)
 
 
 def _filled(
