@@ -30,6 +30,19 @@ def test_azure_refuses_bad_times_and_mixed_zones(time, write):
         load_azure(write(f"{AZURE}2024-05-10 00:00:00,1,2\n{time},1,2\n"))
 
 
+@pytest.mark.parametrize("header", ["", "TIMESTAMP, ContextTokens, GeneratedTokens\n"])
+def test_azure_as_inference_perf_takes_it(header, write):
+    text = f"{header}2023-01-01 00:00:00.000, 150, 200\n\n2023-01-01T00:00:05.500, 300, 150\n"
+    first, second = load_azure(write(text)).requests
+    assert (first.arrival_s, first.prompt_tokens, first.output_tokens) == (0.0, 150, 200)
+    assert (second.arrival_s, second.prompt_tokens, second.output_tokens) == (5.5, 300, 150)
+
+
+def test_azure_without_a_header_has_its_three_columns(write):
+    with pytest.raises(TraceError, match="line 1, column GeneratedTokens: the row has 2 values"):
+        load_azure(write("2023-01-01 00:00:00, 150\n"))
+
+
 def test_azure_drops_requests_without_output(write):
     text = AZURE + "2023-11-16 00:00:00,1,0\n2023-11-16 00:00:03,1,2\n"
     trace = load_azure(write(text))

@@ -6,8 +6,10 @@ import csv
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -29,7 +31,7 @@ _COUNT = f"a whole number from 0 to {MAX_TOKENS}"
 
 
 class Source:
-    """A text file that is being read; `line` is the current line, from 1.
+    """A text file that is being read; `line` is the current line, from 1, or another `unit`.
 
     No error has words of the file, which may be somebody's: only numbers and times.
 
@@ -43,6 +45,7 @@ class Source:
         self.path = path
         self.kind = kind
         self.line = 0
+        self.unit = "line"
         self._limit = line_limit
         self._progress = progress
         self._raw: BinaryIO | None = None
@@ -59,7 +62,7 @@ class Source:
         """Raise `TraceError` with the place in front: file, line if any, column if given."""
         place = str(self.path)
         if self.line:
-            place += f", line {self.line}"
+            place += f", {self.unit} {self.line}"
         if column is not None:
             place += f", column {column}"
         if self._raw is not None:
@@ -73,15 +76,19 @@ class Source:
         Raises:
             TraceError: The file cannot be read, or a line is too long or not UTF-8.
         """
+        yield from self._opened(self._lines)
+
+    def _opened(self, read: Callable[[BinaryIO, BinaryIO, int], Iterator[str]]) -> Iterator[str]:
+        """What `read` makes of the open file: unpacked and as it is, and its size on the disk."""
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as raw:
                 self._raw = raw
                 if self.path.suffix == ".gz":
                     with gzip.open(raw) as unpacked:
-                        yield from self._lines(unpacked, raw, size)  # type: ignore[arg-type]
+                        yield from read(unpacked, raw, size)  # type: ignore[arg-type]
                 else:
-                    yield from self._lines(raw, raw, size)
+                    yield from read(raw, raw, size)
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TraceError(f"{self.path}: cannot be read: {reason}") from error
@@ -108,6 +115,7 @@ class Table(Source):
         columns: Columns that it must have.
         progress: Told how far reading is.
         optional: Columns that it may have.
+        bare: How the first value of a row looks in a file that may lack its header line.
         kind: The name of the format in a spec.
     """
 
@@ -118,11 +126,13 @@ class Table(Source):
         progress: Progress | None,
         *,
         optional: Sequence[str] = (),
+        bare: re.Pattern[str] | None = None,
         kind: str,
     ) -> None:
         super().__init__(path, CSV_LINE, progress, kind)
         self.columns = tuple(columns)
         self.optional = tuple(optional)
+        self._bare = bare
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the wanted columns of each data row, in the order asked for; others are ignored.
@@ -133,11 +143,14 @@ class Table(Source):
             TraceError: A column is missing or twice there, or a row is longer or shorter than the
                 header.
         """
-        reader = csv.reader(self.lines(), strict=True)
+        reader: Iterator[list[str]] = csv.reader(self.lines(), strict=True)
         try:
             header = next(reader, None)
             if header is None:
                 self.error("is empty; a header line is expected")
+            header = [name.strip(" ") for name in header]
+            if self._bare is not None and header and self._bare.fullmatch(header[0]):
+                header, reader = list(self.columns), chain([header], reader)
             for column in (*self.columns, *self.optional):
                 if header.count(column) > 1 or (column in self.columns and column not in header):
                     state = "missing" if column not in header else "there more than once"
