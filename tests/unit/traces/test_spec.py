@@ -160,6 +160,7 @@ def test_every_format_reports_a_missing_file(name, tmp_path):
         "bench": "?arrivals=burst",
         "agent": "?think=none",
         "servegen": "?start=0&duration=1&lengths=y",
+        "openai-batch": "?arrivals=burst",
     }.get(name, "")
     with pytest.raises(TraceError, match="cannot be read"):
         open_trace(f"{name}:{tmp_path / 'none.csv'}{options}")

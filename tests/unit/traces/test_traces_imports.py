@@ -19,7 +19,11 @@ def test_facades_export_what_they_say() -> None:
 def test_imports_only_numpy_the_standard_library_and_itself() -> None:
     allowed = {"numpy", "tokenflow_sgl"} | set(sys.stdlib_module_names)
     for path in FOLDER.rglob("*.py"):
-        extra = {"trace_plot.py": {"matplotlib"}, "show.py": {"rich"}}.get(path.name, set())
+        extra = {
+            "trace_plot.py": {"matplotlib"},
+            "show.py": {"rich"},
+            "text_lengths.py": {"tokenizers"},  # when a tokenizer is named
+        }.get(path.name, set())
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenflow_sgl.lab.traces import loaders, quantised_times, transform
 from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
-from tokenflow_sgl.lab.traces.loaders.recognised import seems
+from tokenflow_sgl.lab.traces.loaders.recognised import begins_json, seems
 from tokenflow_sgl.lab.traces.request import Trace, TraceError
 from tokenflow_sgl.lab.traces.spec_settings import SpecSettings
 from tokenflow_sgl.lab.traces.workloads import WORKLOADS
@@ -97,12 +97,68 @@ def _bailian(request: _Request) -> Loader:
 def _sharegpt(request: _Request) -> Loader:
     arrivals = request.settings.needed_arrivals("conversations")
     think_s = request.settings.number("think") or 0.0
+    measure = _measure(request.settings)
+    if begins_json(request.path):
+        return lambda: loaders.load_sharegpt_texts(
+            request.path,
+            measure=measure,
+            arrivals=arrivals,
+            seed=request.seed,
+            think_s=think_s,
+            progress=request.progress,
+        )
+    if measure is not None:
+        raise request.settings.fail(
+            "tokenizer and chars_per_token count texts; this file is no JSON with conversations"
+        )
     return lambda: loaders.load_sharegpt(
         request.path,
         arrivals=arrivals,
         seed=request.seed,
         think_s=think_s,
         progress=request.progress,
+    )
+
+
+def _measure(settings: SpecSettings) -> loaders.TextMeasure | None:
+    """What counts the tokens of texts; None: it is not given."""
+    tokenizer, chars = settings.text("tokenizer"), settings.number("chars_per_token")
+    if tokenizer is not None and chars is not None:
+        raise settings.fail("tokenizer and chars_per_token exclude each other")
+    if chars is not None:
+        return loaders.CharsPerToken(chars)
+    return None if tokenizer is None else loaders.TokenizerFile(Path(tokenizer))
+
+
+def _inference_perf(request: _Request) -> Loader:
+    return lambda: loaders.load_inference_perf(request.path, progress=request.progress)
+
+
+def _openai_batch(request: _Request) -> Loader:
+    arrivals = request.settings.needed_arrivals("requests")
+    answers, outputs = request.settings.text("answers"), request.settings.text("outputs")
+    if outputs not in (None, "limit"):
+        raise request.settings.fail(f"outputs is {outputs!r}; allowed is limit")
+    lengths = loaders.BatchLengths(
+        None if answers is None else Path(answers),
+        by_limit=outputs is not None,
+        measure=_measure(request.settings),
+    )
+    return lambda: loaders.load_openai_batch(
+        request.path,
+        arrivals=arrivals,
+        lengths=lengths,
+        seed=request.seed,
+        progress=request.progress,
+    )
+
+
+def _otel(request: _Request) -> Loader:
+    settings = request.settings
+    sessions = settings.choice("sessions", loaders.SpanSessions, loaders.SpanSessions.conversation)
+    measure = _measure(settings)
+    return lambda: loaders.load_otel(
+        request.path, sessions=sessions, measure=measure, progress=request.progress
     )
 
 
@@ -173,6 +229,9 @@ FORMATS: Mapping[str, Callable[[_Request], Loader]] = {
     "servegen": _servegen,
     "agent": _agent,
     "bench": _bench,
+    "inference-perf": _inference_perf,
+    "openai-batch": _openai_batch,
+    "otel": _otel,
 }
 """Formats of files by the name that a spec uses."""
 

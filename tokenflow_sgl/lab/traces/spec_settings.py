@@ -68,9 +68,11 @@ class SpecSettings:
             raise self.fail(f"{key} is {text!r}; allowed is yes or no")
         return default if text is None else text == "yes"
 
-    def choice(self, key: str, allowed: type[E]) -> E:
-        """The value of a key that must be given, one of a closed list."""
+    def choice(self, key: str, allowed: type[E], default: E | None = None) -> E:
+        """The value of a key, one of a closed list; without a default it must be given."""
         text = self.text(key)
+        if text is None and default is not None:
+            return default
         if text not in list(allowed):
             given = "must be given" if text is None else f"is {text!r}"
             raise self.fail(f"{key} {given}; allowed are {', '.join(allowed)}")

@@ -18,7 +18,13 @@ SETTINGS = {
     "bench": "arrivals=poisson&rate=2",
     "agent": "think=gap",
     "servegen": "start=0&duration=600&lengths=/dev/null",
+    "openai-batch": "arrivals=burst",
 }
+MORE = {
+    "ShareGPT conversations": "chars_per_token=4",
+    "the input of an OpenAI batch": "outputs=limit&chars_per_token=4",
+}
+"""Keys that a file needs besides those of its format."""
 
 
 def sharegpt():
@@ -50,6 +56,25 @@ def rows(*each):
     return "".join(json.dumps(row) + "\n" for row in each)
 
 
+def report():
+    info = {"request_metrics": {"text": {"input_tokens": 5}}, "response_metrics": None}
+    request = {"start_time": 1.5, "end_time": 2.5, "request": SECRET, "response": SECRET}
+    return json.dumps([{**request, "info": {**info, "output_tokens": 7}, "error": None}], indent=2)
+
+
+TOKENS = {"gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 7}
+SPAN = {
+    **{"span_id": "a", "trace_id": "b", "name": SECRET, "attributes": TOKENS},
+    **{"start_time": "2026-02-25T10:00:00Z", "end_time": "2026-02-25T10:00:01Z"},
+}
+OTLP = {
+    **{"traceId": "b", "spanId": "a", "name": SECRET, "startTimeUnixNano": "5"},
+    "endTimeUnixNano": "9",
+    "attributes": [{"key": key, "value": {"intValue": str(of)}} for key, of in TOKENS.items()],
+}
+JAEGER = {"traceID": "b", "spans": [{"traceID": "b", "spanID": "a", "operationName": SECRET}]}
+MESSAGES = [{"role": "user", "content": SECRET}]
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7}
 LENGTHS = {"input_length": 300, "output_length": 40}
 FILES = {
     "ShareGPT conversations": sharegpt(),
@@ -64,6 +89,17 @@ FILES = {
     "sessions as AIPerf has them": rows({"session_id": SECRET, "timestamp": 0.0, **LENGTHS}),
     "a Mooncake trace": rows({"timestamp": 0, "hash_ids": [1], **LENGTHS}),
     "a Mooncake trace without prefix blocks": rows({"timestamp": 0, **LENGTHS}),
+    "OpenTelemetry spans": json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [OTLP]}]}]}),
+    "OpenTelemetry spans, flat": json.dumps({"trace_id": "b", "spans": [SPAN]}, indent=2),
+    "OpenTelemetry spans, of a console": json.dumps({"context": {"span_id": "0x1"}, **SPAN}),
+    "a Jaeger export": json.dumps({"data": [JAEGER]}),
+    "a report of inference-perf": report(),
+    "the input of an OpenAI batch": rows(
+        {"custom_id": SECRET, "body": {"messages": MESSAGES, "max_tokens": 9}}
+    ),
+    "the output of an OpenAI batch": rows(
+        {"custom_id": SECRET, "response": {"status_code": 200, "body": {"usage": USAGE}}}
+    ),
     "chat requests": rows({"messages": [{"role": "user", "content": SECRET}]}),
     "an Azure trace": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6,4,5\n",
     "BurstGPT": "Timestamp,Session ID,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -98,8 +134,8 @@ def test_what_is_not_known_is_not_named(tmp_path, text) -> None:
     assert recognise(tmp_path / "missing") is None
 
 
-def opened(path, kind):
-    settings = SETTINGS.get(kind, "")
+def opened(path, kind, more=""):
+    settings = "&".join(filter(None, (SETTINGS.get(kind), more)))
     return open_trace(f"{kind}:{path}?{settings}" if settings else f"{kind}:{path}")
 
 
@@ -113,7 +149,7 @@ def test_a_file_in_the_wrong_place_is_named_and_its_words_are_not_said(
     known = recognise(path)
     if known.kind == kind and name != "a result of bench_serving with its details":
         if kind != "servegen":  # whose lengths are a file of their own
-            assert opened(path, kind).requests
+            assert opened(path, kind, MORE.get(name, "")).requests
         return
     if kind == "bench" and known.kind == "bench":
         assert opened(path, kind).requests

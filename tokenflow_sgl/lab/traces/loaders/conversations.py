@@ -23,12 +23,16 @@ class ChatTurn:
         output: Tokens of the answer.
         think_s: Seconds after the answer before it; 0.0 for a first turn.
         prefix: Shared stretches that the prompt starts with.
+        limit: Tokens that its client allows the answer, at least `output`; None: not told.
+        reasoning: Leading tokens of the answer that are thinking.
     """
 
     prompt: int
     output: int
     think_s: float = 0.0
     prefix: tuple[PrefixBlock, ...] = ()
+    limit: int | None = None
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ def trace_of(
                 turn=place,
                 think_s=turn.think_s,
                 prefix=turn.prefix,
+                limit_tokens=turn.limit,
+                reasoning_tokens=turn.reasoning,
             )
             for place, turn in enumerate(each.turns)
         ]

@@ -15,6 +15,8 @@ from pathlib import Path
 
 _HEAD = 64 * 1024
 """Bytes that are looked at."""
+_BLANK = "\ufeff \t\r\n"
+_JSON_BEGINS = ("[", "{")
 _FIELD = re.compile(r'"([A-Za-z_]\w{0,40})"\s*:')
 _NATIVE = "convert it to the native format (docs/traces.md)"
 
@@ -49,12 +51,47 @@ _JSON = (
         f"there is no loader for it: {_NATIVE}",
     ),
     _known(
-        "",
+        "sharegpt",
         "ShareGPT conversations",
         "conversations,from,value",
-        "it has text and no numbers of tokens, and no times: count the tokens of each turn into a "
-        "CSV file with num_prefill_tokens,num_decode_tokens,num_total_tokens, and load that as "
-        "sharegpt:PATH",
+        "it has texts and no times: load it as sharegpt:PATH?arrivals=poisson&rate=2&"
+        "chars_per_token=4, or with tokenizer=MODEL/tokenizer.json for chars_per_token",
+    ),
+    _known("otel", "OpenTelemetry spans", "resourceSpans,scopeSpans", "load it as otel:PATH"),
+    _known("otel", "OpenTelemetry spans", "resource_spans,scope_spans", "load it as otel:PATH"),
+    _known(
+        "otel", "OpenTelemetry spans", "spans,span_id,start_time,attributes", "load it as otel:PATH"
+    ),
+    _known(
+        "otel",
+        "OpenTelemetry spans",
+        "context,span_id,start_time,attributes",
+        "load it as otel:PATH",
+    ),
+    _known(
+        "",
+        "a Jaeger export",
+        "data,traceID,spans,operationName",
+        "there is no loader for it: export OTLP as JSON (the collector's file exporter), and load "
+        "that as otel:PATH",
+    ),
+    _known(
+        "inference-perf",
+        "a report of inference-perf",
+        "start_time,end_time,request,response,info",
+        "load it as inference-perf:PATH",
+    ),
+    _known(
+        "openai-batch",
+        "the output of an OpenAI batch",
+        "custom_id,response",
+        "load it as openai-batch:PATH?arrivals=poisson&rate=2",
+    ),
+    _known(
+        "openai-batch",
+        "the input of an OpenAI batch",
+        "custom_id,body",
+        "load it as openai-batch:PATH?arrivals=poisson&rate=2&answers=OUTPUT_FILE",
     ),
     _known(
         "bench",
@@ -145,7 +182,7 @@ _TABLES = (
     ),
 )
 _WINDOW = re.compile(r"\d+(\.\d+)?,[\d.eE+-]+,[\d.eE+-]+,(Gamma|Weibull)?,[\d.eE+-]+,[\d.eE+-]+")
-_LENGTHS = re.compile(r'\{\s*"\d+"\s*:\s*\{\s*"input_tokens"')
+_LENGTHS = re.compile(r'\{\s*"\d+"\s*:\s*\{\s*"(input|text)_tokens"')
 _SERVEGEN = Recognised(
     "",
     "a client of ServeGen as published",
@@ -156,8 +193,8 @@ _SERVEGEN = Recognised(
 
 def recognise(path: Path) -> Recognised | None:
     """The format that a file seems to have; None: none of the known ones."""
-    text = _head(path).lstrip("\ufeff \t\r\n")
-    if text.startswith(("[", "{")):
+    text = _head(path).lstrip(_BLANK)
+    if text.startswith(_JSON_BEGINS):
         if _LENGTHS.match(text):
             return _SERVEGEN
         return _first(_JSON, _FIELD.findall(text))
@@ -165,6 +202,11 @@ def recognise(path: Path) -> Recognised | None:
     if _WINDOW.fullmatch(line):
         return _SERVEGEN
     return _first(_TABLES, [name.strip('" ') for name in line.split(",")])
+
+
+def begins_json(path: Path) -> bool:
+    """Whether a file begins as JSON does."""
+    return _head(path).lstrip(_BLANK).startswith(_JSON_BEGINS)
 
 
 def seems(path: Path, wanted: str) -> str:
