@@ -71,8 +71,11 @@ def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
         assert tokens <= seen["num_total_tokens"] <= tokens + 6 * 2
         assert seen["num_waiting_uncached_tokens"] == 0, "their KV is kept"
         # The gauge is written with a batch: another request's.
+        ended = served.sglang_total("sglang:num_requests_total")
         served.generate(prompts[7], max_new_tokens=50)
-        wait_until(lambda: served.sglang_total("sglang:num_queue_reqs") == 6)
+        wait_until(lambda: served.sglang_total("sglang:num_requests_total") > ended)
+        assert served.sglang_total("sglang:num_queue_reqs") == 0
+        assert served.total("tokenflow:paused_streams") == 6
     served.flush_when_idle()
     wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_running_reqs"] == 0)
     wait_until(lambda: (loads(served)["tokenflow_headroom_tokens"] or 0) > 0)

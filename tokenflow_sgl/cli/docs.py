@@ -148,9 +148,9 @@ read.
 **What gateways read.** A server fills its KV memory on purpose and pauses streams whose readers
 have text. `/v1/loads` counts paused streams as running ones, in `num_running_reqs`, and as
 `queues.paused`; `num_waiting_reqs` are those that wait for SGLang to begin with them. SGLang's
-gauges say what is on the device: `sglang:token_usage` is near 1 on a busy server, and
-`sglang:num_queue_reqs` has paused streams in it. A gateway that goes by gauges should be told to
-read `tokenflow:promised_share` and `tokenflow:waiting_streams` ([fleets](fleet.md)).
+gauges say what is on the device: `sglang:token_usage` is near 1 on a busy server, and paused
+streams are in neither `sglang:num_running_reqs` nor `sglang:num_queue_reqs`. A gateway that goes by
+gauges should be told to read `tokenflow:promised_share` ([fleets](fleet.md)).
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled

@@ -25,7 +25,7 @@ from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick
 from tokenflow_sgl.engine.stream_messages import is_ours
-from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
+from tokenflow_sgl.engine.telemetry.load_report import inquirer_with_paused
 
 
 def introduction(scheduler: LiveScheduler) -> dict[str, Any]:
@@ -52,9 +52,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     def init_schedule_policy(self) -> None:
         super().init_schedule_policy()
         take_over_priorities(self)
-        core = self.tokenflow = build_core(self)
-        reporter = self.metrics_reporter
-        reporter.scheduler = ReportedScheduler(self, lambda: core.body.pauser.paused)
+        self.tokenflow = build_core(self)
 
     @overrides("paused and draining streams in SGLang's memory checks and /v1/loads; the clock")
     def init_internal_state(self) -> None:

@@ -187,14 +187,6 @@ class ReporterContext(Protocol):
     current_scheduler_metrics_enabled: bool
 
 
-@of("sglang.srt.managers.scheduler_components.metrics_reporter:SchedulerMetricsReporter")
-class Reporter(Protocol):
-    """Makes SGLang's gauges and log lines."""
-
-    scheduler: Any
-    """The one that it counts: paused streams wait, too."""
-
-
 @of("sglang.srt.managers.scheduler_components.weight_updater:SchedulerWeightUpdaterManager")
 class WeightUpdater(Protocol):
     """Takes memory away and gives it back."""
@@ -262,7 +254,6 @@ class LiveScheduler(Protocol):
     enable_overlap: bool
     enable_hierarchical_cache: bool
     enable_hicache_storage: bool
-    metrics_reporter: Reporter
     metrics_collector: Any
     metrics_collector_context: ReporterContext
     _engine_paused: bool

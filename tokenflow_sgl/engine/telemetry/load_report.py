@@ -1,8 +1,9 @@
-"""What SGLang reports of its load, with paused streams: /v1/loads, its gauges and its log lines.
+"""What SGLang reports of its load in /v1/loads, with paused streams.
 
 SGLang reports the requests that run and those in its waiting queue. Paused streams are in neither;
 a router that does not see them sends its next requests to the busiest server. A router that takes
-them for waiting ones, or a memory that is full on purpose for a full server, sends it none.
+them for waiting ones, or a memory that is full on purpose for a full server, sends it none. So they
+are in no gauge of SGLang's either, nor in its log lines: `tokenflow:paused_streams` has them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
-from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.telemetry.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
@@ -66,21 +66,3 @@ def inquirer_with_paused(
     fields = {f.name: getattr(inquirer, f.name) for f in dataclasses.fields(inquirer)}
     return PausedAwareInquirer(**{**fields, "get_waiting_queue": waiting})
 
-
-class ReportedScheduler:
-    """A scheduler as SGLang's reporter of metrics should see it: paused streams wait, too.
-
-    The reporter counts the scheduler's waiting queue for sglang:num_queue_reqs and for its log.
-    """
-
-    def __init__(self, scheduler: LiveScheduler, paused: Requests) -> None:
-        self._scheduler = scheduler
-        self._paused = paused
-
-    @property
-    def waiting_queue(self) -> list[Any]:
-        """SGLang's queue and the paused streams."""
-        return [*self._scheduler.waiting_queue, *self._paused()]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
