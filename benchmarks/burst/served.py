@@ -12,10 +12,10 @@ from typing import Any
 
 from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.runs import Run
 from tokenflow_sgl.lab.sim import EngineOptions, Simulation
 from tokenflow_sgl.lab.sim.study import own_settings
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
 ROOT = Path(__file__).resolve().parents[2]
 GOAL = parse_goal("ttft<=2,stall<=0.5")

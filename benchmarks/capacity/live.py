@@ -25,10 +25,10 @@ from table import replace_table
 
 from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.runs import Run, read_run
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.study.capacity_search import at_speed
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.traces import open_trace, write_native
 
 DEVICE = "a100"

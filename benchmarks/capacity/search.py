@@ -20,9 +20,9 @@ from pathlib import Path
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.cli.capacity_output import object_of
 from tokenflow_sgl.cli.chosen_engine import SimulatedServer
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
 from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried, Tried, capacity
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.sim.study.spread import Spread, on_cores
 from tokenflow_sgl.lab.traces import open_trace
 

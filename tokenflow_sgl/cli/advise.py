@@ -82,8 +82,8 @@ def advise(
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.cli.advice_output import object_of, print_advice
     from tokenflow_sgl.cli.advice_page import advice_page
+    from tokenflow_sgl.lab.report.goal import parse_goal
     from tokenflow_sgl.lab.sim.study.advice import AdviceSetup
-    from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
     with failing("No advice"):
         goal = parse_goal(shown.goal)

@@ -122,11 +122,11 @@ def capacity(
 
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.cli.capacity_output import object_of, print_capacity, verdict
+    from tokenflow_sgl.lab.report.goal import parse_goal
     from tokenflow_sgl.lab.runs import new_folder
     from tokenflow_sgl.lab.sim.schedulers.by_name import settings_of
     from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
     from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup
-    from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
     with failing("No search"):
         wanted = parse_goal(search.goal)

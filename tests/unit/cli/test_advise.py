@@ -11,9 +11,9 @@ from tokenflow_sgl.cli.advice_output import verdict
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
 from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim import EngineOptions
 from tokenflow_sgl.lab.sim.study.advice import Advice, AdviceSetup, LoadFound
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.sim.study.own_settings import DEFAULTS, SETTINGS, TOKENFLOW
 from tokenflow_sgl.lab.traces import open_trace
 

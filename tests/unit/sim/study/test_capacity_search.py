@@ -8,6 +8,7 @@ import math
 import pytest
 from made_runs.settings import here
 
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim import SimulationError
 from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
 from tokenflow_sgl.lab.sim.study.capacity_search import (
@@ -22,7 +23,6 @@ from tokenflow_sgl.lab.sim.study.capacity_search import (
     capacity,
     run_of,
 )
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.traces import TraceError
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from made_runs.settings import here
 
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, SearchedRun, capacity, run_of
 from tokenflow_sgl.lab.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.traces import TraceRequest
 
 

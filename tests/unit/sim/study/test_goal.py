@@ -7,11 +7,11 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
+from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.report.judged import judge
-from tokenflow_sgl.lab.report.report_options import Options
+from tokenflow_sgl.lab.report.report_options import Options, ReportError
 from tokenflow_sgl.lab.runs.recording import record
-from tokenflow_sgl.lab.sim import SimulationError, simulate
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.sim import simulate
 
 
 def test_limits_in_any_order() -> None:
@@ -37,7 +37,7 @@ def test_limits_in_any_order() -> None:
     ],
 )
 def test_what_is_no_goal_is_said(text, message) -> None:
-    with pytest.raises(SimulationError, match=message):
+    with pytest.raises(ReportError, match=message):
         parse_goal(text)
 
 

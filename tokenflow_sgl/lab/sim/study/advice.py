@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tokenflow_sgl.lab.profiles import DeviceProfile
+from tokenflow_sgl.lab.report.goal import Goal
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions
 from tokenflow_sgl.lab.sim.run import simulate
-from tokenflow_sgl.lab.sim.study.goal import Goal
 from tokenflow_sgl.lab.sim.study.own_settings import (
     DEFAULTS,
     SETTINGS,

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tokenflow_sgl.lab.profiles import DeviceProfile
+from tokenflow_sgl.lab.report.goal import Goal
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.lab.sim.run import simulate
 from tokenflow_sgl.lab.sim.simulated_streams import DEFAULT_RATE
 from tokenflow_sgl.lab.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
-from tokenflow_sgl.lab.sim.study.goal import Goal
 from tokenflow_sgl.lab.sim.study.spread import Spread
 from tokenflow_sgl.lab.traces import Trace, transform
 from tokenflow_sgl.lab.traces.repeat import period_s, repeat

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
+from tokenflow_sgl.lab.report.goal import Goal
 from tokenflow_sgl.lab.runs.recording import BoolArray
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.study.goal import Goal
 
 ROUNDING_S = 1e-6
 """By so much a limit is missed for certain, however its seconds are added up."""

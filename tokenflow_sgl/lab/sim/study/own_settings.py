@@ -9,10 +9,10 @@ from typing import Any
 from tokenflow_sgl.host_pool import raised_ratio
 from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.goal import Goal
 from tokenflow_sgl.lab.runs import Run
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions
 from tokenflow_sgl.lab.sim.schedulers.by_name import DECODE_INTERVAL, SMALL_CHUNK
-from tokenflow_sgl.lab.sim.study.goal import Goal
 
 DEFAULTS = "defaults"
 TOKENFLOW = "tokenflow"

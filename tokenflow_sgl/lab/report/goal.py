@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.lab.report.judged import judge
-from tokenflow_sgl.lab.report.report_options import Options
+from tokenflow_sgl.lab.report.report_options import Options, ReportError
 from tokenflow_sgl.lab.runs import Run
 from tokenflow_sgl.lab.runs.recording import BoolArray, record
-from tokenflow_sgl.lab.sim.engine_options import SimulationError
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 METRICS: Mapping[str, str] = {
@@ -67,19 +66,19 @@ def parse_goal(text: str) -> Goal:
     """The goal that a text as "ttft<=2,stall<=0.5" states.
 
     Raises:
-        SimulationError: It names no metric, one twice, or one that there is not; or a limit is no
+        ReportError: It names no metric, one twice, or one that there is not; or a limit is no
             number of seconds.
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (each.strip() for each in part.partition("<="))
         if name not in METRICS or not sign:
-            raise SimulationError(
+            raise ReportError(
                 f"goal has {part.strip()!r}; allowed is METRIC<=SECONDS with a METRIC of "
                 f"{', '.join(METRICS)}"
             )
         if name in limits:
-            raise SimulationError(f"goal has {name} twice")
+            raise ReportError(f"goal has {name} twice")
         limits[name] = _seconds(name, number)
     return Goal(limits)
 
@@ -90,7 +89,7 @@ def _seconds(name: str, text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0.0 <= seconds <= MOST_SECONDS:
-        raise SimulationError(
+        raise ReportError(
             f"goal has {name}<={text}; allowed is a number of seconds from 0 to {MOST_SECONDS:g}"
         )
     return seconds
