@@ -12,6 +12,7 @@ from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.lab.traces.transform import (
     fit_context,
     limit,
+    poisson_arrivals,
     sample,
     speed_up,
     window,
@@ -222,3 +223,34 @@ def test_any_transforms_of_any_trace_balance(data, chosen, traces, is_balanced):
             turns[r.session] = r.turn + 1
     times = [u.time_s for u in result.priority_updates]
     assert times == sorted(times)
+
+
+def test_poisson_arrivals_move_sessions_as_one():
+    result = poisson_arrivals(CHAT, 0.1, 7)
+    assert result.notes[-1] == "Poisson arrivals at 0.1 requests/s, seed 7."
+    arrivals = [r.arrival_s for r in result.requests]
+    assert arrivals == sorted(arrivals)
+    turns = [r.arrival_s for r in result.requests if r.session == "a"]
+    assert [each - turns[0] for each in turns] == pytest.approx([0.0, 3.0, 5.0])
+    moved = {r.arrival_s for r in result.requests if not r.turn}
+    faster = {r.arrival_s for r in poisson_arrivals(CHAT, 0.2, 7).requests if not r.turn}
+    assert sorted(each / 2 for each in moved) == pytest.approx(sorted(faster))
+    assert moved != {r.arrival_s for r in poisson_arrivals(CHAT, 0.1, 8).requests}
+    shift = [u.time_s - result.requests[u.index].arrival_s for u in result.priority_updates]
+    assert sorted(shift) == pytest.approx([0.5, 0.5, 2.0]), "as long after their requests"
+
+
+def test_poisson_arrivals_have_the_rate_and_exponential_gaps():
+    many = trace(*(request(0.0) for _ in range(4000)))
+    arrivals = [r.arrival_s for r in poisson_arrivals(many, 5.0, 0).requests]
+    gaps = [b - a for a, b in zip([0.0, *arrivals], arrivals, strict=False)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert mean == pytest.approx(0.2, rel=0.05)
+    assert spread / mean == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_poisson_arrivals_need_a_rate(rate):
+    with pytest.raises(TraceError, match="rate is"):
+        poisson_arrivals(CHAT, rate, 0)

@@ -19,7 +19,7 @@ from tokenflow_sgl.lab.replay.records import TraceClock
 from tokenflow_sgl.lab.replay.replay_options import StoppedReplayError, TargetError
 from tokenflow_sgl.lab.replay.replay_parts import ReplayParts
 from tokenflow_sgl.lab.replay.stream import Stream
-from tokenflow_sgl.lab.traces.schedule import Schedule
+from tokenflow_sgl.lab.traces.schedule import ClosedLoop, Schedule
 
 _OBSERVE_EVERY_S = 0.5
 
@@ -47,15 +47,20 @@ class BaseReplayer(ABC):
         self.gone: str | None = None
         self._target, self._options, self._endpoint = target, options, parts.endpoint
         self._records, self._client, self._answered = records, parts.client, parts.answered
-        self._schedule = Schedule(parts.trace.requests, options.sessions)
+        requests, places = parts.trace.requests, options.concurrency
+        if places is None:
+            self._schedule = Schedule(requests, options.sessions)
+        else:
+            self._schedule = ClosedLoop(requests, options.sessions, places)
         previous = self._schedule.previous
-        for later in previous:
+        for later in previous if places is None else range(len(records)):
             records[later].scheduled_s = math.nan  # the answer before it decides
         for index, record in enumerate(records):
             first = index
             while first in previous:  # not when it is due, which depends on the server
                 first = previous[first]
-            early = records[first].request.arrival_s < options.warm_up_s
+            # In a closed loop the moment of sending decides.
+            early = places is None and records[first].request.arrival_s < options.warm_up_s
             record.warm_up = index < options.warm_up_requests or early
         self._bodies = Bodies(parts, self._schedule)
         self._over = asyncio.Event()
@@ -104,10 +109,10 @@ class BaseReplayer(ABC):
     def _snapshot(self) -> Snapshot:
         """How far it has come."""
 
-    def _fail(self, index: int) -> None:
-        """A request has failed: the later turns of its session will not be sent."""
+    def _fail(self, index: int, ended_s: float) -> None:
+        """A request failed then: the later turns of its session will not be sent."""
         failed = self._records[index].request
-        later = self._schedule.failed(index)
+        later = self._schedule.failed(index, ended_s)
         self._failed += 1 + len(later)
         for turn in later:
             self._records[

@@ -47,6 +47,8 @@ class ReplayOptions:
             known lengths, for every answer would go on to its limit.
         temperature: Sampling temperature; 0 is greedy, which makes answers repeatable.
         timeout_s: A stream that brings nothing for so long is given up.
+        concurrency: So many requests are under way at any time, whenever the trace has them arrive:
+            the next one is due when one ends; None: they are due at their arrival.
     """
 
     name: str | None = None
@@ -63,12 +65,15 @@ class ReplayOptions:
     ignore_eos: bool = False
     temperature: float = 0.0
     timeout_s: float = 600.0
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("seed", "warm_up_requests", "warm_up_burst"):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 0):
                 _refuse(name, value, "a whole number of at least 0")
+        if self.concurrency is not None and self.concurrency < 1:
+            _refuse("concurrency", self.concurrency, "a whole number of at least 1")
         for name in ("warm_up_s", "temperature"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):

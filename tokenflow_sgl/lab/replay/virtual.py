@@ -85,7 +85,8 @@ class VirtualReplayer(BaseReplayer):
     """One replay under way; no lag counts, and a server that goes away fails every request.
 
     Raises:
-        ReplayError: Another endpoint than `/generate`, which such a server cannot serve.
+        ReplayError: Another endpoint than `/generate`, or a closed loop, which such a server cannot
+            serve.
     """
 
     def __init__(self, parts: ReplayParts) -> None:
@@ -93,6 +94,12 @@ class VirtualReplayer(BaseReplayer):
             raise ReplayError(
                 f"{parts.target.url} is on a virtual clock, which only --api generate knows; "
                 f"got {parts.options.api.value}"
+            )
+        if parts.options.concurrency is not None:
+            raise ReplayError(
+                f"{parts.target.url} is on a virtual clock, where the moment of every first turn "
+                f"must be known before; got concurrency {parts.options.concurrency}. Give rates "
+                "(--rate-sweep), or a server with --time-dilation"
             )
         super().__init__(parts)
         self.clock = TraceClock(0.0, 1.0)  # stamps are on it already
@@ -181,7 +188,7 @@ class VirtualReplayer(BaseReplayer):
             answer = self._streams[stream]
             self._schedule.succeeded(index, answer.times[-1] if answer.times else answer.due_s)
         else:
-            self._fail(index)
+            self._fail(index, self._time.now_s)
         if not self._over.is_set():
             self._send_due()
         if self._finished + self._failed == len(self._records):

@@ -84,6 +84,8 @@ class WallReplayer(BaseReplayer):
         keep = self._bodies.keeps(index)
         body = self._bodies.take(index)
         record.scheduled_s = due_s
+        if self._options.concurrency is not None and due_s < self._options.warm_up_s:
+            record.warm_up = True
         record.stream = self._post(
             body, record.rate, keep, lambda stream: self._ended(index, stream)
         )
@@ -104,11 +106,13 @@ class WallReplayer(BaseReplayer):
     def _ended(self, index: int, stream: Stream) -> None:
         if self._answered is not None:
             self._answered(index, stream.answer)
-        if stream.error is None and stream.ended is not None:
+        assert stream.ended is not None, "told of an end"
+        ended_s = self.clock.trace_s(stream.ended)
+        if stream.error is None:
             self._finished += 1
-            self._schedule.succeeded(index, self.clock.trace_s(stream.ended))
+            self._schedule.succeeded(index, ended_s)
         else:
-            self._fail(index)
+            self._fail(index, ended_s)
         self._refusals = self._refusals + 1 if stream.refused else 0
         if self._over.is_set():
             return

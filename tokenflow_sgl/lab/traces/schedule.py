@@ -95,13 +95,52 @@ class Schedule:
         if later is not None:
             self._due.push(ended_s + self._requests[later].think_s, later)
 
-    def failed(self, index: int) -> list[int]:
-        """A request has failed; return the later turns of its session: they will not be sent."""
+    def failed(self, index: int, ended_s: float) -> list[int]:
+        """A request failed then; return the later turns of its session: they will not be sent."""
         dropped = []
         while (later := self._next.pop(index, None)) is not None:
             dropped.append(later)
             index = later
         return dropped
+
+
+class ClosedLoop(Schedule):
+    """The requests that are still to be sent where so many are always under way.
+
+    The next one, in the order of the trace, is due when one ends. Arrivals do not count, and
+    neither do think times: a later turn of a closed session waits for the answer before it, and
+    then for its place.
+
+    Args:
+        requests: All requests.
+        sessions: Whether later turns wait for the answers before them.
+        places: Requests under way at any time, as far as there are any that can be sent.
+    """
+
+    def __init__(self, requests: Sequence[TraceRequest], sessions: Sessions, places: int) -> None:
+        super().__init__(requests, sessions)
+        # An end makes at most one turn ready and frees one place: a place that stays empty once is
+        # not needed again.
+        ready = sorted(self._due.all())
+        self._due = Due((0.0, index) for index in ready[:places])
+        self._ready = ready[places:]  # sorted, so a heap
+
+    def succeeded(self, index: int, ended_s: float) -> None:
+        """An answer has ended well: the next turn may be sent, and a place is free."""
+        later = self._next.pop(index, None)
+        if later is not None:
+            heapq.heappush(self._ready, later)
+        self._fill(ended_s)
+
+    def failed(self, index: int, ended_s: float) -> list[int]:
+        """A request failed then: a place is free, but the later turns will not be sent."""
+        dropped = super().failed(index, ended_s)
+        self._fill(ended_s)
+        return dropped
+
+    def _fill(self, free_s: float) -> None:
+        if self._ready:
+            self._due.push(free_s, heapq.heappop(self._ready))
 
 
 def _sessions(requests: Sequence[TraceRequest]) -> list[list[int]]:

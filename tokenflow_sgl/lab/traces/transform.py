@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tokenflow_sgl.lab.traces.generators.arrivals import PoissonArrivals
 from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES, Priorities
 from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.lab.traces.parameters import spell, stream
@@ -71,6 +72,44 @@ def speed_up(trace: Trace, factor: float) -> Trace:
             replace(u, time_s=u.time_s / factor) for u in trace.priority_updates
         ),
         notes=(*trace.notes, f"Arrivals {factor:g} times as fast; think times unchanged."),
+    )
+
+
+def poisson_arrivals(trace: Trace, rate: float, seed: int) -> Trace:
+    """Let sessions and single requests arrive as a Poisson process, in the order of the trace.
+
+    Later turns keep their distance from the first one, and changes of priority from their request's
+    arrival. With one seed another rate stretches the same arrivals.
+
+    Args:
+        trace: The trace.
+        rate: Arrivals per second on average.
+        seed: Of the gaps between them.
+
+    Raises:
+        TraceError: The rate is out of range.
+    """
+    units = _units(trace)
+    firsts: dict[Hashable, float] = {}
+    for unit, request in zip(units, trace.requests, strict=True):
+        firsts.setdefault(unit, request.arrival_s)
+    drawn = PoissonArrivals(rate).times(stream(seed, "poisson"), requests=len(firsts)).tolist()
+    later = {unit: new - old for (unit, old), new in zip(firsts.items(), drawn, strict=True)}
+    moved = [
+        replace(request, arrival_s=request.arrival_s + later[unit])
+        for unit, request in zip(units, trace.requests, strict=True)
+    ]
+    order = sorted(range(len(moved)), key=lambda index: moved[index].arrival_s)
+    place = {old: new for new, old in enumerate(order)}
+    updates = [
+        PriorityUpdate(each.time_s + later[units[each.index]], place[each.index], each.priority)
+        for each in trace.priority_updates
+    ]
+    return replace(
+        trace,
+        requests=tuple(moved[index] for index in order),
+        priority_updates=tuple(sorted(updates, key=lambda each: each.time_s)),
+        notes=(*trace.notes, f"Poisson arrivals at {rate:g} requests/s, seed {seed}."),
     )
 
 
