@@ -70,6 +70,10 @@ class LiveView:
         self._live = live
         self._next_line_s = _LINE_EVERY_S
 
+    def restart(self) -> None:
+        """Another run begins."""
+        self._next_line_s = _LINE_EVERY_S
+
     def show(self, snapshot: Snapshot, wall_s: float) -> None:
         """Show a snapshot; `wall_s` is how long the replay has run by the wall clock."""
         if self._live is not None:

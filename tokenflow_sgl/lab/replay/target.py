@@ -29,6 +29,7 @@ _SERVER_FIELDS = (
     "tp_size",
     "dp_size",
     "pp_size",
+    "enable_dp_attention",
     "device",
     "dtype",
     "quantization",
@@ -99,6 +100,16 @@ class Target:
     def virtual(self) -> bool:
         """Whether its device runs on a virtual clock: it says when tokens come, not the client."""
         return bool(self.device.get("virtual_time"))
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that it serves with; None: it does not say its parallelism."""
+        server = self.known.get("server", {})
+        ranks: list[int] = [server.get(f"{name}_size", 1) for name in ("tp", "pp", "dp")]
+        if "tp_size" not in server or not all(type(each) is int and each > 0 for each in ranks):
+            return None
+        # With DP attention the ranks of dp are those of tp.
+        return math.prod(ranks[:2] if server.get("enable_dp_attention") else ranks)
 
     @property
     def handed_over(self) -> bool:
