@@ -16,6 +16,7 @@ from tokenflow_sgl.cli.chosen_trace import TbtSlo, TraceChoice, TtftSlo, pair
 from tokenflow_sgl.cli.extras import REPLAYS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
+from tokenflow_sgl.cli.replay_sweep import SweepOptions, finish_sweep, run_sweep
 from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Destination:
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Folder for the run; new or empty. Default: replay-results/NAME-N.",
+            help="Folder for the run, or for all of a sweep; new or empty. "
+            "Default: replay-results/NAME-N.",
             callback=output_folder,
         ),
     ] = None
@@ -53,7 +55,8 @@ class ReplayedTrace(TraceChoice):
     """What is selected of the trace, and what its readers expect."""
 
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of prompts, of --sample and of --rate.")
+        int,
+        typer.Option(min=0, help="Seed of prompts, of --sample, --rate and --rate-sweep."),
     ] = 0
     sessions: Annotated[
         Sessions,
@@ -178,16 +181,19 @@ def replay(
     replayed: ReplayedTrace,
     sent: Sent,
     warm: WarmUp,
+    swept: SweepOptions,
 ) -> None:
     """Replay a trace against a running server and record when every token arrives.
 
-    Sends each request when it is due, whether the server keeps up or not. Works with SGLang, with
-    or without this package, and with other servers that have the endpoint. Ctrl-C ends the replay
-    and writes what was measured; a second Ctrl-C quits. Exits with 0 if the run is valid, 1 if the
-    server failed and there is no run, 2 if an option or the trace cannot be used, 3 if the run is
-    invalid (for example because too little was served), 130 if it was interrupted.
+    Sends each request when it is due, whether the server keeps up or not; with --concurrency or
+    --rate-sweep at one load after the other. Works with SGLang, with or without this package, and
+    with other servers that have the endpoint. Ctrl-C ends the replay and writes what was measured;
+    a second Ctrl-C quits. Exits with 0 if the run is valid, 1 if the server failed and there is no
+    run, 2 if an option or the trace cannot be used, 3 if a run is invalid (for example because too
+    little was served), 130 if it was interrupted.
     """
-    need("A replay", *REPLAYS)
+    sweeps = swept.concurrency is not None or swept.rate_sweep is not None
+    need("A sweep" if sweeps else "A replay", *REPLAYS, *(("matplotlib",) if sweeps else ()))
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
@@ -197,9 +203,22 @@ def replay(
 
     first = _warm_up(warm.warm_up)
     with failing("No replay"):
+        plan = swept.plan()
+        if plan is not None and replayed.speed_up is not None:
+            raise typer.BadParameter(
+                f"--speed-up {replayed.speed_up:g} changes times that a sweep does not use; give "
+                "other loads instead"
+            )
         chosen = replayed.open(trace, console)
         options = _options(to, replayed, sent, warm, first)
         check_trace(chosen, options)
+        if plan is not None:
+            plan.check(chosen, options)
+            key = _api_key(sent.api_key_env)
+            with new_folder(to.output, f"{to.name or chosen.name}-sweep") as folder:
+                found = run_sweep(chosen, to.url, key, options, plan, folder)
+                finish_sweep(found, folder)
+            return
         with new_folder(to.output, to.name or chosen.name) as folder:
             run = _run(chosen, to.url, _api_key(sent.api_key_env), options, console)
             write_run(folder, run)

@@ -15,7 +15,7 @@ from rich.console import Console
 from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
-from tokenflow_sgl.cli.option_checks import finite, output_file, positive
+from tokenflow_sgl.cli.option_checks import finite, output_file, picture, positive
 from tokenflow_sgl.cli.shared_options import shares_options
 from tokenflow_sgl.cli.wide_output import Everything, table_console
 
@@ -40,6 +40,15 @@ class ReportOutput:
         bool, typer.Option("--markdown", help="Print a Markdown table instead of tables.")
     ] = False
     everything: Everything = False
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Of sweeps: draw tokens/s against the readers served well, all sweeps in one "
+            "picture (.png, .svg or .pdf).",
+            callback=picture,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +137,7 @@ def report(
             metavar="RUN...",
             help="Folders of runs, or folders that contain runs, as `tokenflow simulate` writes "
             "them; or results of AIPerf (profile_export.jsonl), GuideLLM, vLLM or SGLang. The "
-            "first run is the baseline.",
+            "first run is the baseline. Or folders of sweeps (tokenflow replay --concurrency).",
         ),
     ],
     *,
@@ -145,9 +154,13 @@ def report(
     html = shown_as.html
     if shown_as.as_json and shown_as.as_markdown:
         fail("--json and --markdown exclude each other.", Exit.usage)
-    need("A report", *RUNS, *(PAGES if html is not None else ()))
+    plot = ("matplotlib",) if shown_as.plot is not None else ()
+    need("A report", *RUNS, *(PAGES if html is not None else plot))
 
     with failing("No report"):
+        if _are_sweeps(runs, shown_as):
+            _report_sweeps(runs, shown_as, messages)
+            return
         options = _options(judged_by, compared_by)
         folders = _runs(runs, messages)
         with messages.status("reading") as status:
@@ -170,6 +183,69 @@ def report(
         messages.print(
             f"Wrote {html} ({size:.1f} MB).", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def _are_sweeps(folders: list[Path], shown_as: ReportOutput) -> bool:
+    """Whether sweeps are asked for.
+
+    Raises:
+        BadParameter: Only some of the folders are sweeps, or an option is for the other kind.
+    """
+    from tokenflow_sgl.lab.report.load_sweep import SWEEP
+
+    swept = [(folder / SWEEP).is_file() for folder in folders]
+    if not any(swept):
+        if shown_as.plot is not None:
+            raise typer.BadParameter(
+                f"--plot {shown_as.plot} is for sweeps, and {folders[0]} has no {SWEEP}: give "
+                "sweeps, or --html for runs"
+            )
+        return False
+    if not all(swept):
+        raise typer.BadParameter(
+            f"{folders[swept.index(True)]} is a sweep and {folders[swept.index(False)]} is none: "
+            "give sweeps or runs, not both"
+        )
+    for name, given in (("--html", shown_as.html), ("--markdown", shown_as.as_markdown)):
+        if given:
+            raise typer.BadParameter(
+                f"{name} is for runs, and {folders[0]} is a sweep: give --plot FILE or --json, or "
+                "the runs in it"
+            )
+    return True
+
+
+def _report_sweeps(folders: list[Path], shown_as: ReportOutput, messages: Console) -> None:
+    """Print sweeps, and draw them into one picture if it has a name."""
+    from tokenflow_sgl.lab.report.export import to_json
+    from tokenflow_sgl.lab.report.load_sweep import read_sweep, sweep_object
+    from tokenflow_sgl.lab.report.sweep_view import print_sweep
+
+    sweeps = [read_sweep(folder) for folder in folders]
+    places = [folder.resolve() for folder in folders]
+    apart = _told_apart(list(dict.fromkeys(places)))
+    names = [sweep.name for sweep in sweeps]
+    labels = [
+        f"{name} ({apart[place]})" if names.count(name) > 1 else name
+        for name, place in zip(names, places, strict=True)
+    ]
+    shown = [
+        dataclasses.replace(sweep, name=label) for sweep, label in zip(sweeps, labels, strict=True)
+    ]
+    if shown_as.as_json:
+        objects = [sweep_object(sweep) for sweep in shown]
+        typer.echo(to_json(objects[0] if len(objects) == 1 else {"sweeps": objects}))
+    else:
+        for number, sweep in enumerate(shown):
+            if number:
+                typer.echo()
+            print_sweep(sweep, table_console())
+    if shown_as.plot is not None:
+        from tokenflow_sgl.lab.report.pareto import plot_pareto
+
+        shown_as.plot.parent.mkdir(parents=True, exist_ok=True)
+        plot_pareto(shown, shown_as.plot)
+        messages.print(f"Wrote {shown_as.plot}.", markup=False, highlight=False, soft_wrap=True)
 
 
 def _options(judging: JudgingOptions, comparison: ComparisonOptions) -> Options:

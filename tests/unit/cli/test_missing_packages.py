@@ -22,6 +22,8 @@ EVERY = [
 PAGE = ("pyarrow", "jinja2", "matplotlib")
 COMMANDS = {
     "replay h200-a": ("aiohttp", "pyarrow"),
+    "replay h200-a --concurrency 1,8": ("aiohttp", "pyarrow", "matplotlib"),
+    "report somewhere --plot both.png": ("pyarrow", "matplotlib"),
     "report somewhere": ("pyarrow",),
     "report somewhere --html page.html": PAGE,
     "simulate --trace h200-a": (*PAGE, "aiconfigurator_core"),
