@@ -12,6 +12,16 @@ from made_runs import synthetic
 
 from documented.collected import ROOT
 from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.report.load_sweep import (
+    Estimate,
+    LoadKind,
+    LoadPoint,
+    LoadSweep,
+    goodput_of,
+    share_of,
+    write_sweep,
+)
+from tokenflow_sgl.lab.report.sweep_view import SHOWN
 from tokenflow_sgl.lab.runs import write_run
 
 RUNS = ("runs/stock", "runs/tokenflow", "without", "with", "replay-results/stock-1")
@@ -56,7 +66,14 @@ def put(folder: Path) -> None:
 
 
 def put_runs(folder: Path) -> None:
-    """Make the runs that pages report, which their replays would refuse to write over."""
+    """Make the runs and sweeps that pages report, which replays would refuse to write over."""
+    for name in ("stock", "tokenflow"):
+        (folder / "sweeps" / name).mkdir(parents=True)
+        figures = {goodput_of("itl<=1"): Estimate(2.0), share_of("itl<=1"): Estimate(0.9)}
+        figures |= {key: Estimate(100.0) for key, _ in SHOWN.values()}
+        points = (LoadPoint(8.0, ("concurrency-8",), 40, figures),)
+        kind = LoadKind.concurrency
+        write_sweep(folder / "sweeps" / name, LoadSweep(name, kind, "t", ("itl<=1",), None, points))
     for name in RUNS:
         run = synthetic.make_run("tokenflow" if name in ("runs/tokenflow", "with") else "stock")
         write_run(folder / name, run)

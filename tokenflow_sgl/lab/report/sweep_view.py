@@ -22,7 +22,7 @@ from tokenflow_sgl.lab.report.text import number, plain
 
 MOST_READERS = 0.99
 """Share of the readers within a goal up to which a load is said to serve them well."""
-_SHOWN = {
+SHOWN = {
     "TTFT mean s": ("ttft_mean_s", 1.0),
     "TTFT P50 s": ("ttft_p50_s", 1.0),
     "TTFT P99 s": ("ttft_p99_s", 1.0),
@@ -32,6 +32,7 @@ _SHOWN = {
     "stalled readers %": ("stalled_share", 100.0),
     "tokens/s": ("tokens_per_s", 1.0),
 }
+"""Columns of the table of all readers: the figure, and what it is multiplied by."""
 
 
 def verdicts(sweep: LoadSweep) -> Iterator[str]:
@@ -91,10 +92,10 @@ def print_sweep(sweep: LoadSweep, console: Console) -> None:
 
 def _figures(sweep: LoadSweep) -> Table:
     table = _table(sweep)
-    for head in _SHOWN:
+    for head in SHOWN:
         table.add_column(head, justify="right")
     for each in sweep.points:
-        cells = (_cell(each.figures[name], factor) for name, factor in _SHOWN.values())
+        cells = (_cell(each.figures[name], factor) for name, factor in SHOWN.values())
         table.add_row(_load(each), *cells)
     return table
 
