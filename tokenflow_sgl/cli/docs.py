@@ -49,7 +49,7 @@ It is read once, at the start. A flag on the command line beats the file. A file
 read, a name that is not in the tables below, or a value of another type or outside its range stops
 the start with one sentence.
 
-In 0.1 these parameters were flags. Such a flag is refused with the line to write instead.
+A parameter given as a flag is refused, with the line to write instead.
 """
 _POLICY_INTRO = """
 `[policy]`, parameters of the policy `working-set` ([scheduler.md](scheduler.md)):
@@ -68,22 +68,22 @@ _HOST_MEMORY_INTRO = """\
 
 <!-- Generated from the profiles: tokenflow docs host-memory > docs/host-memory.md -->
 
-HiCache keeps copies of KV in host memory. Its pool is a multiple of the device's KV: the ratio.
-With `--scheduler tokenflow` and no option it is twice, and up to four times where a device has
-little KV ([which](scheduler.md#host-memory)). The table has GB of host memory for all ranks of one
-server together, BF16 weights and KV, SGLang's default share of the device's memory. `-`: the
-weights leave no room for KV. KV in FP8 takes about as much, because twice as many tokens fit.
-
-"""
-_HOST_MEMORY_END = """
-The figures are computed, not measured: what SGLang's formulas give for these sizes. For another
-launch, on the machine itself:
+`--scheduler tokenflow` switches HiCache on, which keeps copies of KV in host memory. Its ratio is
+the size of that pool over the device's KV. Without an option it is at least 2, and up to 4 while a
+rank's pool stays within 128 GB; it is less where the machine has too little memory free
+([exactly](scheduler.md#host-memory)). What a launch takes, on the machine itself:
 
 ```sh
 tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 4
 ```
 
-Choose the ratio:
+The table has GB for all ranks of one server together, at ratios 2 and 4: computed by SGLang's
+formulas, not measured, with BF16 weights and KV and SGLang's default share of the device's memory.
+`-`: the weights leave no room for KV. KV in FP8 takes about as much: twice as many tokens fit.
+
+"""
+_HOST_MEMORY_END = """
+To choose the ratio, the size, or no pool at all:
 
 ```sh
 python -m sglang.launch_server --model-path Qwen/Qwen3-8B --scheduler tokenflow --hicache-ratio 2
