@@ -92,8 +92,8 @@ python -m sglang.launch_server --model-path Qwen/Qwen3-8B --scheduler tokenflow 
     --tokenflow-hicache off
 ```
 
-`--hicache-size` is in GB per rank. Without a host pool a paused stream loses its KV, and its resume
-computes it again. What less memory costs on your traffic, without a GPU:
+`--hicache-size` is in GB per rank. Without a host pool KV of paused streams is lost as soon as the
+device needs the room, and their resume computes it again. What less memory costs on your traffic:
 
 ```sh
 tokenflow simulate --trace traces/burst.jsonl --device rtx4090 --model llama3-8b --hicache-ratio 2
