@@ -130,27 +130,26 @@ SGLang's; tokenizer workers add theirs up.
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler
 has work.
 
-**How full a server is.** `tokenflow:promised_share` says it from 0 to 1: the share of the KV memory
-or of the engine's time that is promised to streams, the larger of the two.
-`tokenflow:headroom_tokens` says how much more a server can take. Both are the demand test of
-admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted as
-admitted. `/v1/loads` has them, too, with and without `--enable-metrics`: the share as
-`token_usage`, as soon as it is known, and the tokens as `tokenflow_headroom_tokens`, `null` until
-then. Each data-parallel rank has its own. By default SGLang gives them requests in turn,
-so a server with `--dp-size N` can take N times what the
-rank with the least can. Use it to add servers before it comes near 0, and to send nothing more to a
-server that is below 0. It is no reason to change a router: one that goes by it starts answers at
-best 9 % sooner than round robin in simulation, and started them 47 % later on two unlike emulated
-servers ([fleet](../benchmarks/fleet/README.md)). The
+**How full a server is.** `tokenflow:headroom_tokens` says how much more a server can take: add
+servers before it comes near 0, and send nothing more to one that is below 0.
+`tokenflow:promised_share` says from 0 to 1 how much of the KV memory or of the engine's time, the
+larger of the two, is promised to streams. Both are the demand test of admission
+([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted as admitted.
+`/v1/loads` has both, also without `--enable-metrics`, as `tokenflow_headroom_tokens` and
+`token_usage`; until they are known, `null` and SGLang's own figure. Each data-parallel rank reports
+its own. By default SGLang gives the ranks requests in turn, so a server with `--dp-size N` can take
+N times the least headroom of its ranks.
+
+Do not change a router for it: one that goes by headroom starts answers at best 9 % sooner than
+round robin in simulation, and started them 47 % later on two unlike emulated servers
+([fleet](../benchmarks/fleet/README.md)). The
 [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples shows how it is
 read.
 
-**What gateways read.** A server fills its KV memory on purpose and pauses streams whose readers
-have text. `/v1/loads` counts paused streams as running ones, in `num_running_reqs`, and as
-`queues.paused`; `num_waiting_reqs` are those that wait for SGLang to begin with them. SGLang's
-gauges say what is on the device: `sglang:token_usage` is near 1 on a busy server, and paused
-streams are in neither `sglang:num_running_reqs` nor `sglang:num_queue_reqs`. A gateway that goes by
-gauges should be told to read `tokenflow:promised_share` ([fleets](fleet.md)).
+**What gateways read.** Best `/v1/loads`, which counts paused streams as running. SGLang's gauges
+say what is on the device: a busy server fills its KV memory on purpose, so `sglang:token_usage` is
+near 1, and paused streams are in neither `sglang:num_running_reqs` nor `sglang:num_queue_reqs`. A
+gateway that goes by gauges should read `tokenflow:promised_share` ([fleets](fleet.md)).
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled

@@ -22,7 +22,6 @@ INSTEAD = {
 """What to write in place of each."""
 NOT_YET = {
     "benchmarks/context_switch/README.md",  # names of contenders in recorded results
-    "docs/dashboards.md",  # explains old words on its pictures
 }
 """Pages that need an old word for a name or a picture; one that no longer does leaves this set."""
 PATTERNS = (
