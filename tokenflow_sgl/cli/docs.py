@@ -140,11 +140,10 @@ larger of the two, is promised to streams. Both are the demand test of admission
 its own. By default SGLang gives the ranks requests in turn, so a server with `--dp-size N` can take
 N times the least headroom of its ranks.
 
-Do not change a router for it: one that goes by headroom starts answers at best 9 % sooner than
-round robin in simulation, and started them 47 % later on two unlike emulated servers
-([fleet](../benchmarks/fleet/README.md)). The
-[proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples shows how it is
-read.
+Do not change a router for it. In simulation a router that goes by headroom starts answers at best
+9 % sooner than round robin; on two unlike emulated servers it started them 47 % later
+([fleet](../benchmarks/fleet/README.md)). A
+[proxy](../examples/README.md#a-proxy-in-front-of-several-servers) shows how headroom is read.
 
 **What gateways read.** Best `/v1/loads`, which counts paused streams as running. SGLang's gauges
 say what is on the device: a busy server fills its KV memory on purpose, so `sglang:token_usage` is
