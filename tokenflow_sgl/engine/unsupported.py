@@ -22,8 +22,8 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     (
         "disable_radix_cache",
         False,
-        "preempted KV is kept in the radix cache, which takes no memory that streams need, because "
-        "what no stream uses is evicted first",
+        "KV of paused streams is kept in the radix cache, which costs streams no memory: what none "
+        "uses is evicted first",
     ),
     ("enable_hisparse", False, "it moves running KV by itself"),
     ("enable_pdmux", False, "it multiplexes prefill and decode by itself"),
