@@ -65,4 +65,3 @@ def inquirer_with_paused(
 
     fields = {f.name: getattr(inquirer, f.name) for f in dataclasses.fields(inquirer)}
     return PausedAwareInquirer(**{**fields, "get_waiting_queue": waiting})
-
