@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from aiohttp import web
+from fleet_tables import HEADS, cells, experienced, head, put
 from headroom_proxy import Proxy, tokens_in
 from run import INVALID, TOKENFLOW
 from suite import CONTENDERS, SERVER
@@ -36,13 +37,11 @@ from tokenflow_sgl.choices import Router
 from tokenflow_sgl.lab.demo.server import SglangServer, free_port
 from tokenflow_sgl.lab.replay import find_target
 from tokenflow_sgl.lab.replay.pace import pace
-from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.runs import read_run
 from tokenflow_sgl.policy.routing import READ_EVERY
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fleet"
-BEGIN, END = "<!-- live -->\n\n", "\n<!-- /live -->"
 TRACE = "4090-c?duration=60"
 WARM_UP = "35"
 FLEETS = {
@@ -156,14 +155,7 @@ def main() -> None:
         kept = {"trace": TRACE, "servers": FLEETS[name], "dilation": given.dilation, **found}
         path = RESULTS / f"{name}-{router}.json"
         path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        write_table()
-
-
-def write_table() -> None:
-    """Put the table into its page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + BEGIN + table() + END + after, encoding="utf-8")
+        put(PAGE, "live", table())
 
 
 def run(fleet: str, router: str, dilation: float, folder: Path) -> dict[str, Any]:
@@ -182,15 +174,9 @@ def run(fleet: str, router: str, dilation: float, folder: Path) -> dict[str, Any
             servers.append(stack.enter_context(server).url)
         sent, lost = asyncio.run(replayed(servers, router, dilation, folder))
     done = read_run(folder)
-    judged = figures(done)
-    ttft, readers = judged.latency.ttft, judged.readers
     return {
         "sent": sent,
-        "mean_ttft_s": ttft.mean,
-        "p99_ttft_s": ttft.p99,
-        "stall_mean_s": readers.stall_mean,
-        "stalled_share": readers.stalled_share,
-        "effective": judged.throughput.effective,
+        **experienced(done),
         "invalid": [*dict.fromkeys((*done.info.invalid, *lost))],
     }
 
@@ -219,9 +205,7 @@ async def replayed(
 
 def table() -> str:
     """A row for each fleet and router that was measured."""
-    heads = ["fleet", "router", "requests", "mean TTFT, s", "P99 TTFT, s", "stall, s"]
-    heads += ["readers that stall", "effective tokens/s"]
-    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * (len(heads) - 2)]
+    lines = head("fleet", "router", "requests", *HEADS, words=2)
     for name, router in itertools.product(FLEETS, ROUTERS):
         path = RESULTS / f"{name}-{router}.json"
         if not path.exists():
@@ -230,9 +214,7 @@ def table() -> str:
         doubt = " (invalid)" if found["invalid"] else ""
         lines.append(
             f"| {name} | {router}{doubt} | {' and '.join(map(str, found['sent']))} | "
-            f"{found['mean_ttft_s']:.3f} | {found['p99_ttft_s']:.2f} | "
-            f"{found['stall_mean_s']:.3f} | {found['stalled_share']:.1%} | "
-            f"{found['effective']:,.0f} |"
+            f"{cells(found)} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -10,11 +10,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gateways.shepherd import shepherd
-from servers.client import IDLE_SECONDS, TOKENS
+from servers.client import IDLE_SECONDS, TOKENS, Served
+from servers.meeting import pair
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -64,7 +66,8 @@ def streams(gateway: str, prompts: list[list[int]]) -> Iterator[None]:
 
 
 def test_paused_streams_do_not_make_a_server_overloaded(start, prompts, reference, tmp_path):
-    with start(*HOLD) as served, shepherd(tmp_path, [served.server.url], *SHED) as gateway:
+    with start(*HOLD) as served, shepherd(tmp_path, [served.server.url], *SHED) as smg:
+        gateway = smg.url
         with streams(gateway, [prompts[0]] * MANY):
             served.wait_until("paused_streams", MANY)  # so the rates came through
             seen = wait_for_load(gateway, num_running_reqs=MANY, num_waiting_reqs=0)
@@ -76,6 +79,19 @@ def test_paused_streams_do_not_make_a_server_overloaded(start, prompts, referenc
         served.wait_until("paused_streams", 0)
         wait_for_load(gateway, num_running_reqs=0, num_waiting_reqs=0)
         served.assert_clean()
+
+
+def test_a_pair_behind_it_says_what_one_server_says(start, prompts, reference, tmp_path) -> None:
+    pausing = ("--tokenflow-policy", "forced:PreemptEvery")
+    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "4000")
+    with pair(start, *flags, decode=pausing) as both:
+        first, then = both.prefill.server.url, both.decode.server.url
+        options = ("--pd-disaggregation", "--prefill", first, str(both.port), "--decode", then)
+        with shepherd(tmp_path, (), *options) as smg:
+            front = Served(SimpleNamespace(url=smg.url))  # type: ignore[arg-type]
+            assert front.outputs(prompts, stream=True) == reference
+        assert both.decode.total("tokenflow:preemptions_total") > 10, "the test must disturb"
+        both.decode.assert_clean()
 
 
 SAYS: dict[str, Any] = {
@@ -112,9 +128,9 @@ def test_streams_that_wait_do(tmp_path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Overloaded) as worker:
         threading.Thread(target=worker.serve_forever, daemon=True).start()
         try:
-            with shepherd(tmp_path, [f"http://127.0.0.1:{worker.server_port}"], *SHED) as gateway:
-                wait_for_load(gateway, num_waiting_reqs=MANY)
+            with shepherd(tmp_path, [f"http://127.0.0.1:{worker.server_port}"], *SHED) as smg:
+                wait_for_load(smg.url, num_waiting_reqs=MANY)
                 with pytest.raises(urllib.error.HTTPError, match="503"):
-                    post(f"{gateway}/generate", {"text": "?", "sampling_params": {}})
+                    post(f"{smg.url}/generate", {"text": "?", "sampling_params": {}})
         finally:
             worker.shutdown()

@@ -8,34 +8,55 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gateways.environment import installed
 from tokenflow_sgl.lab.demo.server import free_port
 
 STARTING = 120.0
+PAIRED = ("--prefill", "--decode")
 POLL = 1
 """Seconds between two looks at the servers' loads."""
 
 
-@contextlib.contextmanager
-def shepherd(folder: Path, workers: Sequence[str], *options: str) -> Iterator[str]:
-    """The address of a gateway in front of servers that run.
+@dataclass(frozen=True, slots=True)
+class Shepherd:
+    """A gateway that runs.
 
-    folder: For its log.
+    Attributes:
+        url: Where it takes requests.
+        metrics: Its own page of metrics.
+        process: Its program.
+    """
+
+    url: str
+    metrics: str
+    process: subprocess.Popen[bytes]
+
+
+@contextlib.contextmanager
+def shepherd(folder: Path, workers: Sequence[str], *options: str) -> Iterator[Shepherd]:
+    """A gateway in front of servers that run.
+
+    Args:
+        folder: For its log.
+        workers: Addresses of servers.
+        options: Of `smg launch`; those of pairs are named here, by `--prefill` and `--decode`.
     """
     port, metrics = free_port(), free_port()
     command = [
         *(str(installed("smg")), "launch", "--host", "127.0.0.1", "--port", str(port)),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)),
-        *("--load-monitor-interval", str(POLL), "--worker-urls", *workers, *options),
+        *("--load-monitor-interval", str(POLL), *options),
+        *(("--worker-urls", *workers) if workers else ()),
     ]
     with (folder / "smg.log").open("w") as log:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait(url, running, len(workers))
-        yield url
+        _wait(url, running, len(workers) + sum(map(options.count, PAIRED)))
+        yield Shepherd(url, f"http://127.0.0.1:{metrics}/metrics", running)
     finally:
         running.terminate()
         running.wait(60)
