@@ -253,10 +253,10 @@ class Arena:
         for _ in range(ROUNDS):
             try:
                 said = self.ask(asked, scenario, stream=False).tokens
-            except (OSError, http.client.HTTPException, AssertionError):
+            except (OSError, http.client.HTTPException, AssertionError) as error:
                 if control.shows is Shows.TOKENS_OR_END:
                     return True
-                raise AssertionError("it is not the tokens that tell") from None
+                raise AssertionError(f"it is not the tokens that tell: {error!r}") from error
             if said != wanted:
                 return True
         return False
