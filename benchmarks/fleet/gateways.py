@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
 
 from fleet_tables import HEADS, cells, experienced, head, put
-from gateways.shepherd import Shepherd, shepherd
+from gateways.shepherd import shepherd
 from run import STARTUP_S, TOKENFLOW
 
 from tokenflow_sgl.lab.demo.server import SglangServer, running
@@ -46,6 +46,7 @@ PAGE = ROOT / "docs" / "fleet.md"
 RESULTS = ROOT / "benchmarks" / "results" / "fleet" / "gateways"
 WARM_UP = 35
 """Requests before the clock starts: who has served nothing does not know what its steps cost."""
+RETRIES = r"smg_(?:worker_retries|router_upstream_send_retries)_total"
 SERVERS = {"stock": (), "tokenflow": ("--scheduler", "tokenflow")}
 SERVER = ("--enable-metrics", "--incremental-streaming-output", "--sleep-on-idle")
 """What both are started with: figures, and each piece of an answer once."""
@@ -75,7 +76,7 @@ class Load:
 
 
 LOADS = {
-    "burst": Load("4090-a?scale=0.5", "rtx4090", 1.0),
+    "burst": Load("4090-a", "rtx4090", 0.5),
     # What two of four servers get of 18 times the trace.
     "azure": Load("azure:FILE?window=0:540&speed-up=9&rate=20", "h200", 4.0),
 }
@@ -126,9 +127,11 @@ def run(load: Load, trace: Trace, gateway: str, server: str, folder: Path) -> di
         with shepherd(folder.parent, urls, *GATEWAYS[gateway], *options) as front:
             before = [requests_of(url) for url in urls]
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                lost = runner.run(replayed(trace, urls, front, folder))
+                lost = runner.run(replayed(trace, urls, front.url, folder))
             sent = [requests_of(url) - count for url, count in zip(urls, before, strict=True)]
-            retried = total(front.metrics, r"smg_worker_retries_total")
+            retried = total(
+                front.metrics, r"smg_(?:worker_retries|router_upstream_send_retries)_total"
+            )
     done = read_run(folder)
     errors = [error for error in done.requests["error"].to_pylist() if error]
     return {
@@ -138,7 +141,7 @@ def run(load: Load, trace: Trace, gateway: str, server: str, folder: Path) -> di
         "refused": sum("503" in error for error in errors),
         "failed": len(errors),
         **experienced(done),
-        "invalid": [*dict.fromkeys((*done.info.invalid, *lost))],
+        "invalid": [*dict.fromkeys((*filter(told, done.info.invalid), *lost))],
     }
 
 
@@ -160,16 +163,23 @@ def fleet(load: Load, flags: Sequence[str], folder: Path) -> Iterator[list[str]]
         yield [server.url for server in servers]
 
 
-async def replayed(trace: Trace, servers: list[str], front: Shepherd, folder: Path) -> list[str]:
+async def replayed(trace: Trace, servers: list[str], gateway: str, folder: Path) -> list[str]:
     """Why the figures must not be trusted, after a replay through the gateway.
 
-    What the servers are is asked of themselves: gateways answer for their servers in their own way.
+    What the servers are, and whether they kept their pace, is asked of themselves: the gateway does
+    not pass such questions on.
     """
     allow_many_files()
     targets = [await find_target(url) for url in servers]
+    front = replace(targets[0], url=gateway)
     options = ReplayOptions(name=folder.name, warm_up_burst=WARM_UP)
-    write_run(folder, await replay(trace, replace(targets[0], url=front.url), options))
+    write_run(folder, await replay(trace, front, options))
     return [sentence for target in targets for sentence in (await pace(target)).lost]
+
+
+def told(reason: str) -> bool:
+    """Whether a reason against a run is one; that the gateway does not tell the pace is none."""
+    return not reason.startswith("The server did not say afterwards")
 
 
 def requests_of(url: str) -> int:

@@ -137,7 +137,7 @@ def report(
             metavar="RUN...",
             help="Folders of runs, or folders that contain runs, as `tokenflow simulate` writes "
             "them; or results of AIPerf (profile_export.jsonl), GuideLLM, vLLM or SGLang. The "
-            "first run is the baseline. Or folders of sweeps (tokenflow replay --concurrency).",
+            "first run is the baseline. Or folders of sweeps (tokenflow replay).",
         ),
     ],
     *,
