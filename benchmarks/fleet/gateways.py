@@ -76,7 +76,7 @@ class Load:
 
 
 LOADS = {
-    "burst": Load("4090-a", "rtx4090", 0.5),
+    "burst": Load("4090-a", "rtx4090", 1.0),
     # What two of four servers get of 18 times the trace.
     "azure": Load("azure:FILE?window=0:540&speed-up=9&rate=20", "h200", 4.0),
 }
