@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
+
+from table import replace_table
 
 from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.runs import Run
@@ -42,8 +47,6 @@ def head(*columns: str, words: int) -> list[str]:
 
 
 def put(page: Path, name: str, table: str) -> None:
-    """Put a table into a page, between its marks."""
-    begin, end = f"<!-- {name} -->\n\n", f"\n<!-- /{name} -->"
-    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    after = rest.partition(end)[2]
-    page.write_text(before + begin + table + end + after, encoding="utf-8")
+    """Put a table into a page, between its marks; a page without them stays as it is."""
+    text = replace_table(page.read_text(encoding="utf-8"), name, table)
+    page.write_text(text, encoding="utf-8")

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fleet_tables import experienced, put
 from live import FLEETS, TRACE
 
 from tokenflow_sgl.lab.profiles import load_profile
-from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.sim import EngineOptions, simulate
 from tokenflow_sgl.lab.sim.cluster import ROUTERS
 from tokenflow_sgl.lab.traces import open_trace
 
 PAGE = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- unlike -->\n\n", "\n<!-- /unlike -->"
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fleet" / "unlike-simulated.json"
 MODEL, HOST_RATIO = "llama3-8b", 8
 Found = dict[str, Any]
@@ -46,9 +45,7 @@ def main() -> None:
             kept[name] = run(str(router), seed)
             print(name, f"P99 TTFT {kept[name]['p99_ttft_s']:.2f} s", flush=True)
             RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + BEGIN + table(kept) + END + after, encoding="utf-8")
+    put(PAGE, "unlike", table(kept))
 
 
 def run(router: str, seed: int) -> Found:
@@ -62,15 +59,7 @@ def run(router: str, seed: int) -> Found:
     )
     trace = open_trace(f"{TRACE}&seed={seed}")
     done = simulate(trace, profile, options, beside=beside, router=router)
-    judged = figures(done.run)
-    ttft, readers = judged.latency.ttft, judged.readers
-    return {
-        "mean_ttft_s": ttft.mean,
-        "p99_ttft_s": ttft.p99,
-        "stall_mean_s": readers.stall_mean,
-        "stalled_share": readers.stalled_share,
-        "effective": judged.throughput.effective,
-    }
+    return experienced(done.run)
 
 
 def table(kept: dict[str, Found]) -> str:

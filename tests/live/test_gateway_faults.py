@@ -134,6 +134,7 @@ def complete(answers: list[Heard], whole: list[list[int]]) -> list[bool]:
 def test_a_server_that_is_ended_answers_what_it_has(fleet, prompts, whole) -> None:
     url, one, two = fleet
     with asked(url, prompts) as first:
+        assert not any(each.reason for each in first), "the test must disturb"
         os.kill(one.server.pid, signal.SIGTERM)
         later = []
         while one.server.is_alive():  # newcomers meanwhile, one after the other
@@ -166,6 +167,7 @@ def test_a_killed_server_breaks_off_what_it_has_and_says_so(fleet, prompts, whol
 def test_a_server_that_stands_still_for_a_while_loses_nothing(fleet, prompts, whole) -> None:
     url, one, _ = fleet
     with asked(url, prompts) as first:
+        assert not any(each.reason for each in first), "the test must disturb"
         one.server.pause()
         try:
             wait(lambda: healthy(url) == 1, "the gateway still sends to the server")

@@ -1,14 +1,15 @@
 """Two emulated servers behind a gateway that people use, stock and with tokenflow.
 
-    python benchmarks/fleet/gateways.py --azure AzureLLMInferenceTrace_conv.csv
-    python benchmarks/fleet/gateways.py --load burst --gateway "smg, least_load" --server tokenflow
+    python benchmarks/fleet/behind_gateways.py --azure AzureLLMInferenceTrace_conv.csv
+    python benchmarks/fleet/behind_gateways.py --load burst --gateway "smg, least_load"
 
 Real SGLang behind the gateway's own program, on the wall clock: a gateway looks at its servers once
 a second and chooses when a request comes. With a time dilation the devices, the client's arrivals
-and the gateway's looks are all so many times slower. Each row gets two new servers of the device's
-own memory and default flags, and the very same requests; no server knows when an answer ends. Keeps
-the figures of each row under benchmarks/results/fleet/gateways, and writes the table into
-docs/fleet.md. A row that is there is not run again unless --again.
+and the gateway's looks are all so many times slower; below 1 the looks stay at a second, so they
+are rarer. Each row gets two new servers of the device's own memory and default flags, and the very
+same requests; no server knows when an answer ends. Keeps the figures of each row under
+benchmarks/results/fleet/gateways, and writes the table into docs/fleet.md. A row that is there is
+not run again unless --again.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ def run(load: Load, trace: Trace, gateway: str, server: str, folder: Path) -> di
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 lost = runner.run(replayed(trace, urls, front.url, folder))
             sent = [requests_of(url) - count for url, count in zip(urls, before, strict=True)]
-            retried = total(
-                front.metrics, r"smg_(?:worker_retries|router_upstream_send_retries)_total"
-            )
+            retried = total(front.metrics, RETRIES)
     done = read_run(folder)
     errors = [error for error in done.requests["error"].to_pylist() if error]
     return {
@@ -196,7 +195,7 @@ def total(page: str, name: str) -> int:
 
 def table() -> str:
     """A row for each that was measured."""
-    columns = ("load", "gateway", "servers", "requests", *HEADS, "refused", "retried")
+    columns = ("load", "gateway", "servers", "requests", *HEADS, "refused", "retried", "dilation")
     lines = head(*columns, words=3)
     for name, gateway, server in itertools.product(LOADS, GATEWAYS, SERVERS):
         path = kept(name, gateway, server)
@@ -206,7 +205,8 @@ def table() -> str:
         doubt = " (invalid)" if found["invalid"] else ""
         lines.append(
             f"| {name} | {gateway} | {server}{doubt} | {' and '.join(map(str, found['sent']))} | "
-            f"{cells(found)} | {found['refused']} | {found['retried']} |"
+            f"{cells(found)} | {found['refused']} | {found['retried']} | "
+            f"{found['dilation']:g} |"
         )
     return "\n".join(lines) + "\n"
 
