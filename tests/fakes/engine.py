@@ -158,6 +158,12 @@ def core_of(
     )
 
 
+def channels_to(told: Callable[[Any], object]) -> SimpleNamespace:
+    """SGLang's channels to its other processes; `told` of each request that the client hears of."""
+    sender = SimpleNamespace(send_output=lambda _message, req: told(req))
+    return SimpleNamespace(send_to_tokenizer=sender)
+
+
 class BareScheduler(TokenFlowScheduler):
     """Our shell over SGLang's scheduler, of which there is only what a test gives.
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.engine import BareScheduler
+from fakes.engine import BareScheduler, channels_to
 from fakes.engine import add as join
 from fakes.sglang import Request
 from sglang.srt.managers import schedule_batch
@@ -50,15 +50,14 @@ def scheduler(monkeypatch) -> BareScheduler:
         "sglang.srt.managers.scheduler.get_parallel", lambda: SimpleNamespace(pp_size=1)
     )
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
-    monkeypatch.setattr(
-        Scheduler, "send_abort_output", lambda self, _abort, req: self.sent.append(req.rid)
-    )
     monkeypatch.setattr("sglang.srt.managers.scheduler._make_abort_req", lambda req, **_: req)
     retired: list[str] = []
     sent: list[str] = []
     made = BareScheduler(
         retired=retired,
         sent=sent,
+        ipc_channels=channels_to(lambda req: sent.append(req.rid)),
+        rust_server=None,
         mm_receiver=None,
         dllm_config=None,
         running_batch=None,

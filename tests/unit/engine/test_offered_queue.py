@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes.engine import BareScheduler
+from fakes.engine import BareScheduler, channels_to
 from fakes.sglang import Request
 from sglang.srt.managers.scheduler import Scheduler
 
@@ -21,16 +21,16 @@ def request(priority: int) -> Request:
 def scheduler(monkeypatch) -> BareScheduler:
     """SGLang's own code, with a queue of three at most, which is full."""
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
-    monkeypatch.setattr(
-        Scheduler, "send_abort_output", lambda self, _abort, req: self.turned_away.append(req)
-    )
     monkeypatch.setattr("sglang.srt.managers.scheduler._make_abort_req", lambda req, **_: req)
+    turned_away: list[Request] = []
     return BareScheduler(
+        ipc_channels=channels_to(turned_away.append),
+        rust_server=None,
         max_queued_requests=3,
         enable_priority_scheduling=True,
         schedule_low_priority_values_first=False,
         waiting_queue=[request(2), request(1), request(3)],
-        turned_away=[],
+        turned_away=turned_away,
     )
 
 

@@ -53,6 +53,12 @@ def test_tokenizer_workers_that_cannot_serve_ours_are_refused() -> None:
     assert_one_sentence(str(caught.value))
 
 
+served_in_rust = pytest.mark.skipif(
+    not at_least("0.5.23"), reason="SGLang's server in Rust is refused before 0.5.23"
+)
+
+
+@served_in_rust
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("true", True), ("0", False)])
 def test_the_server_in_rust_is_served_and_the_log_says_what_is_off(
     monkeypatch, caplog, value, on
@@ -97,6 +103,7 @@ def test_the_server_in_rust_may_prefill_for_others(monkeypatch) -> None:
     attach(record(disaggregation_mode="prefill"), TokenFlowConfig())
 
 
+@served_in_rust
 def test_deposits_are_refused_behind_the_server_in_rust(monkeypatch) -> None:
     monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
     with pytest.raises(UnsupportedError, match=f"deposit does not work with {RUST}") as caught:
