@@ -92,7 +92,7 @@ def test_our_scheduler_needs_no_prefix_cache_and_no_copies(without) -> None:
 
 
 def test_without_layers_it_needs_one() -> None:
-    with pytest.raises(UnsupportedError, match="--disable-radix-cache True: KV of paused streams is kept"):
+    with pytest.raises(UnsupportedError, match="True: KV of paused streams is kept in the radix"):
         attach(args(disable_radix_cache=True), TokenFlowConfig())
 
 
