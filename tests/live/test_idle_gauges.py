@@ -29,6 +29,7 @@ IDLE: dict[str, Callable[[float], bool]] = {
     ),
     "buffer_percentile_seconds": math.isnan,
     "headroom_tokens": lambda value: value > 0.0,
+    "expected_wait_seconds": lambda value: 0.0 <= value < 0.5,
     "promised_share": zero,
 }
 """What each gauge of now says when nothing is served."""

@@ -168,6 +168,15 @@ class Remaining:
         mean = first / alive
         return np.asarray(np.maximum(2.0 * (second - begun * first) / alive - mean * mean, 0.0))
 
+    def alive(self, tokens: FloatArray) -> FloatArray:
+        """Probability that each answer has more than so many further tokens, shape of `tokens`."""
+        end = self._begun + tokens
+        cells = cell_of(np.minimum(end, self._limit))
+        cells += self._offset
+        return np.asarray(
+            np.where(end < self._limit, self._survival.take(cells), 0.0) / self._alive
+        )
+
     def work(self, context: IntArray | FloatArray, tokens: FloatArray) -> FloatArray:
         """Expected context that is read while so many more tokens are decoded, if they come.
 

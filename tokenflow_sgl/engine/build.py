@@ -12,7 +12,7 @@ from tokenflow_sgl.engine.admission import PolicedAdmission
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.body.unified import StreamMemory, UnifiedBody
 from tokenflow_sgl.engine.book import Book
-from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.core import Core, Meters
 from tokenflow_sgl.engine.drafts import Drafts
 from tokenflow_sgl.engine.extension import Extensions
@@ -33,9 +33,10 @@ from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder, recorder_of
-from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
+from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS, DeliveryReporter, Effort
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider
+from tokenflow_sgl.lifecycle.door import LOOK_EVERY
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -77,7 +78,7 @@ def build_core(scheduler: LiveScheduler) -> Core:
             timer,
             effort,
             DeliveryReporter(table, recorder, timer, effort),
-            HeadroomWatch(config.working_set, recorder),
+            HeadroomWatch(config.working_set, recorder, look_every(config)),
         ),
         drafts=drafts,
         extensions=extensions,
@@ -94,6 +95,13 @@ def build_core(scheduler: LiveScheduler) -> Core:
         config.known_classes.default.rate,
     )
     return core
+
+
+def look_every(config: TokenFlowConfig) -> float:
+    """Seconds between two looks: fewer where the server refuses requests by what it sees."""
+    classes = [*config.known_classes.known.values(), config.known_classes.default]
+    refuses = config.working_set.max_wait or any(each.max_wait for each in classes)
+    return LOOK_EVERY if refuses else SAMPLE_SECONDS
 
 
 def body_of(

@@ -359,6 +359,10 @@ class Core:
         elif queued and req.to_finish is None and not is_health_check_generate_req(req):
             assert asked is not None
             book.arrives(req, asked, body.undisturbed(req))
+            slot = book.table.slot(req)
+            prompt = int(book.table.prompt[slot])
+            expected = self.meters.headroom.comes(book.clock.now, prompt)
+            book.table.expected_wait[slot] = expected
 
     def told(self, message: Any) -> Any:
         """The answer to what the front end tells of live streams."""

@@ -49,6 +49,7 @@ from tokenflow_sgl.engine.unsupported_front_ends import (
     RUST,
     check_app,
     check_deposits,
+    check_refusals,
     check_rust,
     in_rust,
 )
@@ -221,6 +222,7 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP if WORKERS_SERVE_OURS else None)
     check_rust()
     check_deposits(server_args, config)
+    check_refusals(server_args, config)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:

@@ -66,8 +66,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             self.load_inquirer,
             core.gate.queue.waiting,
             lambda: core.body.pauser.paused,
-            lambda: core.meters.headroom.tokens,
-            lambda: core.meters.headroom.promised,
+            core.meters.headroom,
         )
 
     @overrides("says that the scheduler is ours, now that all of it is built")

@@ -4,9 +4,10 @@ A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
 `{"tokenflow_class": "listening"}`. With either, or alone, it can state objectives in seconds:
 `{"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}`. A time per token
 without a rate or a class is a rate: the answer is read that fast. `{"tokenflow_deposit": true}`
-lets the server deliver one token per interval (token_deposit.py). Keys that begin with `tokenflow_`
-are ours, so one that is none of these is a mistake that the client hears of. Everything else in
-`custom_params` is left alone.
+lets the server deliver one token per interval (token_deposit.py), and `{"tokenflow_max_wait": 2}`
+refuses the request if its first token is expected later than that (front_door.py). Keys that begin
+with `tokenflow_` are ours, so one that is none of these is a mistake that the client hears of.
+Everything else in `custom_params` is left alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from tokenflow_sgl.errors import shown
 from tokenflow_sgl.qos.classes import (
     LEAST_WEIGHT,
+    LONGEST_MAX_WAIT,
     LONGEST_SLO,
     MOST_WEIGHT,
     OBJECTIVES,
@@ -32,11 +34,12 @@ from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
 DEPOSIT_KEY = "tokenflow_deposit"
+MAX_WAIT_KEY = "tokenflow_max_wait"
 PREFIX = "tokenflow_"
 OBJECTIVE_KEYS = {f"{PREFIX}{name}": name for name in OBJECTIVES}
 """Keys of objectives, and their names in a class."""
 TPOT_KEY = f"{PREFIX}tpot_slo"
-KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY)
+KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY, MAX_WAIT_KEY)
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for:
 the sooner the whole answer is there, the better. No class of a file can be called so."""
@@ -81,6 +84,15 @@ def check_deposit(value: Any) -> bool:
     return value
 
 
+def check_max_wait(value: Any) -> float:
+    """`value` as the seconds that a request may wait; raises `RateError` if it is none."""
+    allowed = f"a number of seconds from 0 (as long as it takes) to {LONGEST_MAX_WAIT:g}"
+    number = _number(MAX_WAIT_KEY, value, allowed)
+    if not 0.0 <= number <= LONGEST_MAX_WAIT:
+        raise RateError(f"{MAX_WAIT_KEY} is {shown(value)}; it must be {allowed}.")
+    return float(number)
+
+
 def _number(name: str, value: Any, allowed: str) -> int | float:
     # bool is an int to Python, but no client means a number by it.
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -106,6 +118,8 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
     reading = _reading(custom_params, classes)
     deposit = reading.deposit or (classes.deposit and reading.reader)
     asked["deposit"] = check_deposit(custom_params.get(DEPOSIT_KEY, deposit))
+    if MAX_WAIT_KEY in custom_params:
+        asked["max_wait"] = check_max_wait(custom_params[MAX_WAIT_KEY])
     return dataclasses.replace(reading, **asked).paced
 
 

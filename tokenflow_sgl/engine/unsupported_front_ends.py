@@ -39,7 +39,8 @@ RUST = "SGLANG_RUST_SERVER=1"
 OFF_IN_RUST = (
     "the scheduler checks rates in custom_params, and a bad one ends its request with an error; "
     "off are rates in /v1/completions, /tokenflow/streams, token deposits, objectives in headers, "
-    "tokenflow_headroom_tokens in /v1/loads, and the notice of text that parsers hold back"
+    "tokenflow_headroom_tokens and tokenflow_expected_wait_s in /v1/loads, refusals, and the "
+    "notice of text that parsers hold back"
 )
 """What is different behind SGLang's front end in Rust."""
 
@@ -83,3 +84,33 @@ def check_deposits(server_args: ServerArgs, config: TokenFlowConfig) -> None:
             f"{ours[0]} does not work with {other}: token deposits are delivered in SGLang's HTTP "
             "server in Python, which does not run then; remove one of the two."
         )
+
+
+def check_refusals(server_args: ServerArgs, config: TokenFlowConfig) -> None:
+    """Raise `UnsupportedError` if requests are to be refused and nothing would refuse them."""
+    known = config.known_classes.known
+    ours = [f"max_wait of the class {name}" for name in sorted(known) if known[name].max_wait]
+    if config.working_set.max_wait:
+        ours.insert(0, "--tokenflow-max-wait")
+    found = refuses_none(server_args, config)
+    if ours and found is not None:
+        option, reason = found
+        raise UnsupportedError(
+            f"{ours[0]} does not work with {option}: {reason}; remove one of the two."
+        )
+
+
+def refuses_none(server_args: ServerArgs, config: TokenFlowConfig) -> tuple[str, str] | None:
+    """With which option no request can be refused by its wait, and why; None: it can."""
+    other = without_python(server_args)
+    if other is not None:
+        return other, (
+            "requests are refused in SGLang's HTTP server in Python, which does not run then"
+        )
+    if getattr(server_args, "disaggregation_mode", "null") == "decode":
+        return "--disaggregation-mode decode", (
+            "first tokens come from the prefill server, whose queue a decode server does not see"
+        )
+    if config.policy != "working-set":
+        return f"--tokenflow-policy {config.policy}", "the expected wait is that of working-set"
+    return None

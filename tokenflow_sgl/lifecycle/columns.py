@@ -41,6 +41,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "rests_since": np.float64,
     "rested": np.float64,
     "awaited_since": np.float64,
+    "expected_wait": np.float64,
 }
 
 
@@ -113,6 +114,8 @@ class StreamColumns:
     """Seconds for which it has rested, as they count, without the present rest."""
     awaited_since: NDArray[np.float64]
     """Since when something has waited for its end; infinite: nothing does."""
+    expected_wait: NDArray[np.float64]
+    """Seconds to its first token that were expected when it came."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
     weight: NDArray[np.float64]
@@ -148,6 +151,7 @@ class StreamColumns:
         self.on_host[slot] = self.written[slot] = 0
         self.passed_on[slot], self.counted[slot] = ALL, 0
         self.last_token[slot], self.rested[slot] = math.nan, 0.0
+        self.expected_wait[slot] = 0.0
         self.ttft_slo[slot] = self.tbt_slo[slot] = self.tpot_slo[slot] = math.nan
 
     def look(

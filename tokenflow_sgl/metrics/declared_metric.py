@@ -14,6 +14,7 @@ BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 """Bounds at one page plus one token, which a preemption may leave, for pages of 1 and of 16."""
 PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+LATENESS_SECONDS = (0.0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 TTFT_SECONDS = (
     *(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
     *(1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300),
@@ -35,7 +36,7 @@ class Metric:
         unit: Base unit, or what is counted.
         labels: Labels beyond SGLang's own labels of the scheduler.
         buckets: Upper bounds of a histogram's buckets.
-        shared: Of a gauge: each process of the HTTP server shows its share, and they are added up.
+        shared: Each process of the HTTP server shows its share, and they are added up.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.metrics.declared_metric import PASS_SECONDS, Metric
+from tokenflow_sgl.metrics.declared_metric import LATENESS_SECONDS, PASS_SECONDS, Metric
 
 SCHEDULING = (
     Metric("mode", "gauge", "1 for the scheduler's present mode, 0 for the others.", "", ("mode",)),
@@ -47,6 +47,31 @@ SCHEDULING = (
         "Share of the KV memory or of the engine's time that is promised to streams, the larger of "
         "the two; /v1/loads has it as token_usage.",
         "ratio",
+    ),
+    Metric(
+        "expected_wait_seconds",
+        "gauge",
+        "Seconds until the first token of a request with a usual prompt that comes now; NaN: not "
+        "known.",
+        "seconds",
+    ),
+    Metric(
+        "first_token_lateness_seconds",
+        "histogram",
+        "How much later the first token of a request came than was expected when it came; 0: no "
+        "later.",
+        "seconds",
+        (),
+        LATENESS_SECONDS,
+    ),
+    Metric(
+        "refused_requests_total",
+        "counter",
+        "Requests refused with HTTP 429, as their first token was expected too late, by rate "
+        "class.",
+        "requests",
+        ("qos_class",),
+        shared=True,
     ),
     Metric(
         "policy_pass_seconds",

@@ -92,6 +92,15 @@ class WorkingSetConfig:
         low=1.0,
         high=10.0,
     )
+    max_wait: float = setting(
+        0.0,
+        "refuse a request at once, with HTTP 429, if its first token is expected to come later "
+        "than so many seconds from now; a class's max_wait or a request's tokenflow_max_wait "
+        "counts in its place; 0: none is refused",
+        low=0.0,
+        high=600.0,
+        flag=True,
+    )
     calm: float = setting(
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )

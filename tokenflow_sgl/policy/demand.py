@@ -200,3 +200,12 @@ class Asking:
         work = self._answers.work(read, tokens)
         work *= supply.token_cost
         return work
+
+    def held(self, horizons: FloatArray, supply: Supply) -> FloatArray:
+        """KV tokens that each is promised and has not given back by then, shape (horizons, n).
+
+        An answer ends when its reader has come to its end, if not before.
+        """
+        tokens = np.maximum(horizons - np.maximum(self._leeway, 0.0), 0.0) * self._rate
+        np.minimum(tokens, horizons * supply.speed, out=tokens)
+        return np.asarray(self.final * self._answers.alive(tokens))

@@ -30,6 +30,8 @@ LONGEST_TOLERANCE = 600.0
 """Seconds: HTTP clients give up a silent stream by then."""
 SHORTEST_SLO, LONGEST_SLO = 0.001, 600.0
 """Seconds that an objective may be."""
+LONGEST_MAX_WAIT = 600.0
+"""Seconds: longer waits are not foreseen."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 10.0
 """A stream may wait a hundred times as long as another, and no longer."""
 OBJECTIVES = ("ttft_slo", "tbt_slo", "tpot_slo")
@@ -57,6 +59,8 @@ class QosClass:
         ttft_slo, tbt_slo, tpot_slo: Objectives in seconds: the time to the first token, the longest
             time between two, the mean time per token after the first; None: there is no such one.
         deposit: Whether the server itself delivers one token per `interval`.
+        max_wait: Seconds within which the first token is to be expected, else a request is refused;
+            0.0: none is; None: as the server says.
 
     Raises:
         ClassError: A value is of another type, or out of its range.
@@ -71,16 +75,18 @@ class QosClass:
     tbt_slo: float | None = None
     tpot_slo: float | None = None
     deposit: bool = False
+    max_wait: float | None = None
 
     def __post_init__(self) -> None:
         for field, low, high, unit in (
             ("rate", LOWEST_RATE, HIGHEST_RATE, " tokens per second"),
             ("tolerance", 0.0, LONGEST_TOLERANCE, " seconds"),
             ("weight", LEAST_WEIGHT, MOST_WEIGHT, ""),
+            ("max_wait", 0.0, LONGEST_MAX_WAIT, " seconds"),
             *((name, SHORTEST_SLO, LONGEST_SLO, " seconds") for name in OBJECTIVES),
         ):
             value = getattr(self, field)
-            if value is None and field in OBJECTIVES:
+            if value is None and field in (*OBJECTIVES, "max_wait"):
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
             # Written so that NaN fails too.

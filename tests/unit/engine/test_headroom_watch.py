@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.policy.headroom import headroom
+from tokenflow_sgl.policy.outlook import WaitOutlook
 
 
 class Told(Recorder):
@@ -31,7 +33,7 @@ class Told(Recorder):
     def __init__(self) -> None:
         self.told: list[float] = []
 
-    def headroom(self, tokens: float, promised: float) -> None:
+    def headroom(self, tokens: float, promised: float, wait: float) -> None:
         assert np.isnan(promised) or 0.0 <= promised <= 1.0
         self.told.append(tokens)
 
@@ -135,11 +137,12 @@ def test_the_inquirer_adds_paused_streams_and_headroom(monkeypatch, promised, us
     monkeypatch.setattr(SchedulerLoadInquirer, "get_loads", lambda self: plain)
     fields = {name: None for name in SchedulerLoadInquirer.__dataclass_fields__}
     held = [SimpleNamespace(seqlen=100), SimpleNamespace(seqlen=50)]
-    asked = inquirer_with_paused(
-        SchedulerLoadInquirer(**fields), lambda: [], lambda: held, lambda: 42, lambda: promised
-    )
+    waits = WaitOutlook(0.0, np.array([100.0]), np.array([[1.5, 2, 3, 4, 5]]))
+    seen: Any = SimpleNamespace(tokens=42, promised=promised, outlook=lambda: waits)
+    asked = inquirer_with_paused(SchedulerLoadInquirer(**fields), lambda: [], lambda: held, seen)
     loads = asked.get_loads().to_dict()
     assert loads["tokenflow_headroom_tokens"] == 42
+    assert loads["tokenflow_expected_wait_s"] == 1.5
     assert (loads["num_running_reqs"], loads["num_waiting_reqs"]) == (7, 2)
     assert loads["num_total_tokens"] == 160
     assert loads["token_usage"] == usage

@@ -20,7 +20,7 @@ from tokenflow_sgl.lab.observe import Scrape, parse
 from tokenflow_sgl.metrics import GROUPS, METRICS
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 106, 105
+MOST_SERIES, MOST_PER_CLASS = 122, 105
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -69,7 +69,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
         recorder.count("layers_wait_seconds_total", 0.1, cause=cause)
     recorder.layers_on_host(0.5)
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))
-    recorder.headroom(-5.0, promised=0.5)
+    recorder.headroom(-5.0, promised=0.5, wait=3.0)
     for mode in Mode:
         recorder.policy_pass(mode, 0.001)
     recorder.policy_error()
@@ -92,6 +92,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     said = " ".join(PAGE.read_text().split())
     assert f"at most {MOST_SERIES} per scheduler and {MOST_PER_CLASS} for each class" in said
     assert seen.total("headroom_tokens") == -5
+    assert seen.total("expected_wait_seconds") == 3
     assert seen.total("promised_share") == 0.5
     assert seen.by("resumes_total", "source") == {"device": 0, "host": 1, "nowhere": 0}
     assert seen.by("buffer_percentile_seconds", "percentile") == {

@@ -25,12 +25,12 @@ class Told(Recorder):
         self.seen: dict[tuple[str, str], list[float]] = {}
 
     def count(self, name: str, amount: float, **labels: str) -> None:
-        key = name, labels["qos_class"]
+        key = name, labels.get("qos_class", "")
         self.counts[key] = self.counts.get(key, 0.0) + amount
 
     def observe(self, name: str, values: Any, counts: Any = None, **labels: str) -> None:
         times = np.ones(len(values)) if counts is None else counts
-        self.seen.setdefault((name, labels["qos_class"]), []).extend(
+        self.seen.setdefault((name, labels.get("qos_class", "")), []).extend(
             np.repeat(values, times.astype(int)).tolist()
         )
 

@@ -19,6 +19,7 @@ from tokenflow_sgl.engine.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,
+    MAX_WAIT_KEY,
     OBJECTIVE_KEYS,
     RATE_KEY,
     RateError,
@@ -189,7 +190,7 @@ def test_a_rate_and_a_class_exclude_each_other() -> None:
         ("tokenflow-rate", RATE_KEY),
         ("Tokenflow_Rate", RATE_KEY),
         ("tokenflow_", RATE_KEY),
-        ("tokenflow_" + "x" * 10_000, RATE_KEY),
+        ("tokenflow_" + "x" * 10_000, MAX_WAIT_KEY),
     ],
 )
 def test_an_unknown_key_of_ours_is_refused_with_the_nearest(key, meant) -> None:

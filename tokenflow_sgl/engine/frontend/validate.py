@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.frontend.front_door import (
+    TooLongError,
+    let_in,
+    pass_door,
+    retry_after_of,
+)
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.terms import (
     DEPOSIT_KEY,
+    MAX_WAIT_KEY,
     NOT_STREAMED,
     RateError,
     check_place,
@@ -47,6 +54,11 @@ def terms_of(req: Req, classes: QosClasses, other: str | None = None) -> QosClas
             raise RateError(
                 f"{DEPOSIT_KEY} is true; it must be false with {other}: token deposits are "
                 "delivered in SGLang's HTTP server in Python, which does not run."
+            )
+        if other is not None and asked.max_wait:
+            raise RateError(
+                f"{MAX_WAIT_KEY} is {asked.max_wait:g}; it must be 0 with {other}: requests are "
+                "refused in SGLang's HTTP server in Python, which does not run."
             )
     except RateError as error:
         req.set_finish_with_abort(str(error))
@@ -84,17 +96,23 @@ def _has_json(request: Any) -> bool:
     return is_json and hasattr(request, "json")
 
 
-def check_generate(manager: Manager, obj: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before TokenizerManager.generate_request: its callers answer ValueError with HTTP 400."""
+def check_generate(
+    manager: Manager, obj: Any, request: Any = None, *_args: Any, **_kwargs: Any
+) -> None:
+    """Before TokenizerManager.generate_request: its callers answer ValueError with HTTP 400.
+
+    One that would wait too long is answered with HTTP 429, as its callers do with HTTPException.
+    """
     config = config_of(manager.server_args)
     if config is not None:
         check_rates(obj, config)
+        let_in(manager, obj, request)
 
 
 async def check_http(
     original: Callable[..., Any], obj: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Around the /generate route: a stream would have sent its HTTP 200 before the check above."""
+    """Around the /generate route: a stream would have sent its HTTP 200 before the checks above."""
     from sglang.srt.entrypoints import http_server
 
     state = http_server.get_global_state()
@@ -105,8 +123,11 @@ async def check_http(
             asked = objectives_of(request.headers)
             obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
             check_rates(obj, config)
+            pass_door(state.tokenizer_manager, obj)
         except RateError as error:
             return refusal(400, str(error))
+        except TooLongError as error:
+            return refusal(429, str(error), after=error.after)
     return await original(obj, request, *args, **kwargs)
 
 
@@ -120,4 +141,8 @@ async def check_openai(
             add_to_body(obj, objectives_of(request.headers))
         except RateError as error:
             return serving.create_error_response(str(error))
-    return await original(serving, obj, request, *args, **kwargs)
+    answer = await original(serving, obj, request, *args, **kwargs)
+    after = retry_after_of(request)
+    if after is not None and getattr(answer, "status_code", None) == 429:
+        answer.headers["Retry-After"] = str(after)
+    return answer

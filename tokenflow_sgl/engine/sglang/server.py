@@ -80,6 +80,22 @@ class AskedFor(Protocol):
     return_indexer_topk: bool
 
 
+@of("sglang.srt.managers.load_snapshot:LoadSnapshot")
+class PublishedLoad(Protocol):
+    """The load of one scheduler, as it has published it."""
+
+    timestamp: float
+    """Tells one load from the next."""
+
+
+@of("sglang.srt.managers.load_snapshot:ShmLoadSnapshotReader")
+class LoadReader(Protocol):
+    """Reads the loads that schedulers publish."""
+
+    def read_all(self) -> list[Any]:
+        """The last load of each, decoded by our decoder."""
+
+
 @of(f"{_MANAGER}:TokenizerManager")
 class Manager(Protocol):
     """Receives requests and sends answers."""
@@ -90,6 +106,8 @@ class Manager(Protocol):
     incremental_streaming_output: bool
     enable_metrics: bool
     metrics_collector: Any
+    load_snapshot_reader: LoadReader
+    """Has the loads that the schedulers publish, newcomers' wait among them."""
     model_update_lock: Any
     """New weights wait for all streams."""
     lora_registry: Any

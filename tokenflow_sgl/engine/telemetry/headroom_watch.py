@@ -1,4 +1,4 @@
-"""Headroom of the live scheduler: for its gauge, and for what it reports of its load."""
+"""Headroom of the live scheduler, and the wait of newcomers: for gauges, and for its load."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from collections.abc import Callable
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS
+from tokenflow_sgl.lifecycle.door import Door
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.headroom import headroom, promised
+from tokenflow_sgl.policy.outlook import WaitOutlook, outlook
 
 logger = logging.getLogger(__name__)
 
 
 class HeadroomWatch:
-    """Looks once a second while there are streams, and once when there are none any more.
+    """Looks now and then while there are streams, and once when there are none any more.
 
     Args:
         config: The policy's, by which newcomers will be admitted.
         recorder: Is told; NaN where it cannot be known.
+        every: Seconds between two looks.
 
     Attributes:
         tokens: As last seen; None: it is not known.
         promised: Share of the engine's memory or time that is promised, likewise.
     """
 
-    def __init__(self, config: WorkingSetConfig, recorder: Recorder) -> None:
+    def __init__(
+        self, config: WorkingSetConfig, recorder: Recorder, every: float = SAMPLE_SECONDS
+    ) -> None:
         self._config = config
+        self._every = every
+        self._door = Door()
+        self._now = 0.0
         self._recorder = recorder
         self._next = -math.inf
         self._empty = False
@@ -44,21 +52,43 @@ class HeadroomWatch:
             streams: That are here.
             state: Builds what a policy sees; called only when it is time.
         """
+        self._now = now
         if now < self._next if streams else self._empty:
             return
-        self._next, self._empty = now + SAMPLE_SECONDS, not streams
+        self._next, self._empty = now + self._every, not streams
         try:
             seen = state()
             self.tokens = round(headroom(seen, self._config))
             self.promised = promised(seen, self._config)
+            self._door.look(outlook(seen, self._config, self._door.usual))
         except Exception:
             # A length predictor may be the operator's own; no server ends for a gauge.
             self.tokens = self.promised = None
+            self._door = Door()
             if not self._failed:
                 self._failed = True
-                logger.exception("tokenflow:headroom_tokens is not known; told once")
+                logger.exception(
+                    "tokenflow:headroom_tokens and the wait of newcomers are not known, so none is "
+                    "refused; told once"
+                )
         unknown = math.nan
         self._recorder.headroom(
             unknown if self.tokens is None else self.tokens,
             unknown if self.promised is None else self.promised,
+            unknown if self._door.outlook is None else self._door.expected(now),
         )
+
+    def outlook(self) -> WaitOutlook | None:
+        """How long newcomers would wait, as of the present pass; None: it is not known."""
+        return None if self._door.outlook is None else self._door.present(self._now)
+
+    def comes(self, now: float, prompt: int) -> float:
+        """A request has come; returns the wait that is expected for it, 0.0 while none is known.
+
+        Args:
+            now: Seconds on the engine's clock.
+            prompt: Tokens of its prompt.
+        """
+        expected = self._door.expected(now, prompt)
+        self._door.refuses(now, prompt, 0.0)
+        return expected

@@ -17,6 +17,7 @@ from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
@@ -26,8 +27,7 @@ def inquirer_with_paused(
     inquirer: SchedulerLoadInquirer,
     waiting: Requests,
     paused: Requests,
-    headroom: Callable[[], int | None],
-    promised: Callable[[], float | None],
+    watch: HeadroomWatch,
 ) -> SchedulerLoadInquirer:
     """`inquirer` rebuilt so that /v1/loads counts paused streams as running, with their tokens.
 
@@ -38,9 +38,9 @@ def inquirer_with_paused(
         waiting: SGLang's queue, whole at any time.
         paused: Paused streams. Their KV is kept, so they add nothing to the tokens that wait for a
             prefill.
-        headroom: In tokens; None: it is not known.
-        promised: Share of memory or time that is promised. It is the token usage that gateways go
-            by: KV of streams that can be paused is no reason to send no more. None: not known.
+        watch: Knows headroom, and how long newcomers would wait. The share that is promised is the
+            token usage that gateways go by: KV of streams that can be paused is no reason to send
+            no more.
     """
 
     @checked
@@ -51,14 +51,16 @@ def inquirer_with_paused(
             held = paused()
             tokens = sum(req.seqlen for req in held)
             queues = msgspec.structs.replace(loads.queues, paused=loads.queues.paused + len(held))
-            share = promised()
+            share, outlook = watch.promised, watch.outlook()
             changed = {
                 "num_running_reqs": loads.num_running_reqs + len(held),
                 "token_usage": loads.token_usage if share is None else round(share, 4),
                 "num_total_tokens": loads.num_total_tokens + tokens,
                 "num_active_tokens": loads.num_active_tokens + tokens,
                 "queues": queues,
-                "tokenflow_headroom_tokens": headroom(),
+                "tokenflow_headroom_tokens": watch.tokens,
+                "tokenflow_expected_wait_s": outlook and round(outlook.expected(outlook.at), 2),
+                "tokenflow_outlook": outlook and [outlook.prompt.tolist(), *outlook.wait.tolist()],
             }
             reported = {name: getattr(loads, name) for name in loads.__struct_fields__}
             return LoadWithHeadroom(**{**reported, **changed})

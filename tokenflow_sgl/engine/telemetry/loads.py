@@ -17,19 +17,25 @@ from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 @checked
 class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
-    """SGLang's load, and how much more can be taken.
+    """SGLang's load, how much more can be taken, and how long newcomers would wait.
 
     Attributes:
         tokenflow_headroom_tokens: As the gauge tokenflow:headroom_tokens; None: it is not known.
+        tokenflow_expected_wait_s: As the gauge tokenflow:expected_wait_seconds; likewise.
+        tokenflow_outlook: Of a `policy.outlook.WaitOutlook`, for the processes that serve HTTP: its
+            prompts, and a row of waits for each; likewise.
     """
 
     tokenflow_headroom_tokens: int | None = None
+    tokenflow_expected_wait_s: float | None = None
+    tokenflow_outlook: list[list[float]] | None = None
 
     @overrides("headroom in /v1/loads")
     def to_dict(self, include: set[str] | None = None) -> dict[str, Any]:
-        """The load as SGLang's fields; headroom is one of the core ones, always there."""
+        """The load as SGLang's fields; ours are among the core ones, always there."""
         load: dict[str, Any] = super().to_dict(include)
-        return {**load, "tokenflow_headroom_tokens": self.tokenflow_headroom_tokens}
+        ours = ("tokenflow_headroom_tokens", "tokenflow_expected_wait_s")
+        return {**load, **{name: getattr(self, name) for name in ours}}
 
 
 class LoadDecoder:

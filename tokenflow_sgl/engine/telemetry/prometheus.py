@@ -76,8 +76,8 @@ class Recorder:
     def levels(self, levels: Levels) -> None:
         """How many streams are where now."""
 
-    def headroom(self, tokens: float, promised: float) -> None:
-        """Set the tokens of newcomers' work that can be taken, and the share that is promised."""
+    def headroom(self, tokens: float, promised: float, wait: float) -> None:
+        """Newcomers' work that can be taken, the share that is promised, and newcomers' wait."""
 
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""
@@ -179,10 +179,11 @@ class PrometheusRecorder(Recorder):
         self._at("demand_tokens_per_second").set(levels.demand)
         self._at("capacity_tokens_per_second").set(levels.capacity)
 
-    def headroom(self, tokens: float, promised: float) -> None:
-        """Set the tokens of newcomers' work that can be taken, and the share that is promised."""
+    def headroom(self, tokens: float, promised: float, wait: float) -> None:
+        """Newcomers' work that can be taken, the share that is promised, and newcomers' wait."""
         self._at("headroom_tokens").set(tokens)
         self._at("promised_share").set(promised)
+        self._at("expected_wait_seconds").set(wait)
 
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""
@@ -250,6 +251,11 @@ def make_metric(metric: Metric, labels: Sequence[str]) -> Any:
             return Gauge(metric.full_name, metric.help, names, multiprocess_mode=mode)
         case "histogram":
             return Histogram(metric.full_name, metric.help, names, buckets=metric.buckets)
+
+
+def count_at(counter: Any, labels: Mapping[str, str], qos_class: str) -> None:
+    """One more of a class in a counter that `make_metric` made with these labels."""
+    counter.labels(**labels, qos_class=qos_class).inc()
 
 
 def _observe(child: Any, bounds: Sequence[float], values: Any, counts: Any) -> None:

@@ -30,6 +30,8 @@ class Tally:
         self._recorder = recorder
         # Of each step, by stream: class, seconds since its arrival, and what it got.
         self._steps: list[tuple[NDArray[np.int64], NDArray[np.float64], Progress]] = []
+        # Of each step, by stream that began: seconds after it was expected to.
+        self._late: list[NDArray[np.float64]] = []
         # By stream: class, and seconds to its first text.
         self._texts: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
         # Of streams that are gone: class, and seconds of a stall that was not reported yet.
@@ -41,6 +43,10 @@ class Tally:
         # Taken now: slots are used again.
         waited = now - table.readers.arrival.take(slots)
         self._steps.append((table.class_number.take(slots), waited, progress))
+        begun = progress.begun > 0
+        if begun.any():
+            late = waited[begun] - table.expected_wait.take(slots[begun])
+            self._late.append(np.maximum(late, 0.0))
 
     def add_first_texts(self, slots: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
         """Streams whose time to first text is known, shape (n,), and this time, shape (n,)."""
@@ -92,6 +98,9 @@ class Tally:
         waited = np.maximum(_joined([waited for _, waited, _ in steps]), 0.0)
         begun = _joined([step.begun for _, _, step in steps]) > 0
         self._observe("ttft_seconds", everyone[begun], waited[begun])
+        late, self._late = self._late, []
+        if late:
+            self._recorder.observe("first_token_lateness_seconds", np.concatenate(late))
 
     def _count_stalls(
         self,

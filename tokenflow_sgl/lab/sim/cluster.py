@@ -36,6 +36,10 @@ class RoutedRequests(Due):
         """The next turn of its session goes through the router."""
         self._schedule.succeeded(index, ended_s)
 
+    def failed(self, index: int, ended_s: float) -> list[int]:
+        """The later turns of its session are not sent."""
+        return self._schedule.failed(index, ended_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:

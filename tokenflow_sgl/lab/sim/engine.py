@@ -66,6 +66,10 @@ class Scheduler(Protocol):
         """
         ...
 
+    def refuses(self, stream: int, now: float) -> str | None:
+        """Why a request that comes now is turned away; None: it is about to arrive."""
+        ...
+
     def ended(self, streams: list[int]) -> None:
         """Note that these streams are known to have got their last token."""
         ...
@@ -85,6 +89,10 @@ class Inbox(Protocol):
 
     def succeeded(self, index: int, ended_s: float) -> None:
         """Note that a request has ended, which its session's next turn waits for."""
+        ...
+
+    def failed(self, index: int, ended_s: float) -> list[int]:
+        """Note that a request was refused; returns the turns that are not sent because of it."""
         ...
 
 
@@ -140,7 +148,11 @@ class SimulatedEngine:
             core.busy_until = self.now
             self._results.arrive(planned)
             for due, stream in self._inbox.pop(planned):
-                core.arrive(stream, due, planned)
+                why = self._scheduler.refuses(stream, due)
+                if why is None:
+                    core.arrive(stream, due, planned)
+                else:
+                    self._refuse(stream, due, why)
             known = core.forget(planned, at_once=idle or not core.options.overlap)
             self._scheduler.ended(known)
             core.memory.settle(planned)
@@ -151,6 +163,13 @@ class SimulatedEngine:
                 self._started = None  # the present step ends; plan again with all that is known
             elif not self._sleep(until):
                 return
+
+    def _refuse(self, stream: int, now: float, why: str) -> None:
+        """A request is turned away, and with it the later turns of its session."""
+        self.core.streams.refuse(stream, now, why)
+        self.ended[stream] = now
+        dropped = self._inbox.failed(stream, now)
+        self.finished += 1 + len(dropped)
 
     def _sleep(self, until: float) -> bool:
         """Nothing to run: on to what comes next. False: nothing does before `until`."""

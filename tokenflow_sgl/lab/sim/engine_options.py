@@ -52,6 +52,8 @@ class EngineOptions:
         chunked_prefill_size: Tokens of a prefill step at most.
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
         max_running_requests: Streams that hold a row at once.
+        max_queued_requests: Requests that may wait; what comes beyond that is refused. 0: any
+            number.
         schedule_conservativeness: Scales what SGLang reserves for running streams.
         clip_max_new_tokens: Output tokens that SGLang reserves for one request at most, whatever
             its limit: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
@@ -85,6 +87,7 @@ class EngineOptions:
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     max_running_requests: int = 4096
+    max_queued_requests: int = 0
     schedule_conservativeness: float = 1.0
     clip_max_new_tokens: int = 4096
     enable_mixed_chunk: bool = False
@@ -102,6 +105,7 @@ class EngineOptions:
             ("chunked_prefill_size", 1),
             ("max_prefill_tokens", 1),
             ("max_running_requests", 1),
+            ("max_queued_requests", 0),
             ("clip_max_new_tokens", 1),
             ("prefill_decode_interval", 0),
             ("speculative_num_draft_tokens", 1),

@@ -31,6 +31,12 @@ from tokenflow_sgl.lab.sim.simulated_state import SimulatedStates
 from tokenflow_sgl.lab.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.lab.sim.step import Chunk, Step
 from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
+from tokenflow_sgl.lifecycle.door import LOOK_EVERY, Door
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.outlook import outlook
+
+TOO_LONG = "HTTP 429: the expected wait is longer than the request may wait"
+"""What a client is told, in short, whose first token would come too late."""
 
 
 @dataclass(slots=True)
@@ -58,14 +64,24 @@ class PolicedScheduler(FcfsScheduler):
         core: The engine's state.
         policy: Decides; the very object that runs live.
         lengths: Tells it how long answers get.
+        config: Tells whether requests are refused.
 
     Attributes:
         body: Carries the decisions out.
         passes: Decisions so far.
     """
 
-    def __init__(self, core: SimulatedCore, policy: Policy, lengths: LengthPredictor) -> None:
+    def __init__(
+        self,
+        core: SimulatedCore,
+        policy: Policy,
+        lengths: LengthPredictor,
+        config: WorkingSetConfig | None = None,
+    ) -> None:
         super().__init__(core)
+        self._config = config or WorkingSetConfig()
+        self._door = Door()
+        self._look_at = 0.0
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
         self._paused = PausedCopies(core.streams.phases, core.memory.touch)
@@ -98,6 +114,9 @@ class PolicedScheduler(FcfsScheduler):
             lambda: self._calm(present),
         )
         apply(self._decision, core.streams.phases, self.body, now)
+        if core.streams.max_wait is not None and now >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            self._door.look(outlook(self.state(now), self._config, self._door.usual))
         gate = self._decision.prefill
         holds = len(core.batch) and (gate.hold_mixed or (gate.hold and not self.mixes))
         step = None if holds else self.prefill(now)
@@ -131,6 +150,16 @@ class PolicedScheduler(FcfsScheduler):
             scarce = core.memory.free < 2 * self._growth.headroom * max(len(core.running), 1)
             return not self.offered() and not scarce
         return core.full or not core.waiting
+
+    def refuses(self, stream: int, now: float) -> str | None:
+        """Also if the first token would come later than the request's class allows."""
+        table, full = self.core.streams, super().refuses(stream, now)
+        if full is not None or table.max_wait is None:
+            return full
+        prompt = int(table.prompt[stream])
+        table.expected_wait[stream] = self._door.expected(now, prompt)
+        wait = self._door.refuses(now, prompt, table.max_wait.item(stream))
+        return None if wait is None else TOO_LONG
 
     def ended(self, streams: list[int]) -> None:
         """Learn how long answers get."""

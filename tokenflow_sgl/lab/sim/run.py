@@ -57,7 +57,8 @@ class Simulation:
     streams ran. needed: those of streams that were preempted then. tail: tokens that a preemption
     had left to copy, median. held: tokens of all streams that were preempted, each time. stores,
     loads: all copies to the host and back, by the policy or by SGLang, and how they were issued.
-    storage: what came from below the host.
+    storage: what came from below the host. expected: wait in seconds that each request was told
+    when it came, shape (requests,); NaN where none may be refused.
     """
 
     run: Run
@@ -76,6 +77,7 @@ class Simulation:
     stores: IssuedCount = field(default_factory=IssuedCount)
     loads: IssuedCount = field(default_factory=IssuedCount)
     storage: StorageCounts = field(default_factory=StorageCounts)
+    expected: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 def simulate(
@@ -168,7 +170,7 @@ def simulate(
             **({"router": router} if len(fleet.kinds) > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
-        duration_s=float(served.ended.max()),
+        duration_s=float(np.nanmax(served.ended)),
         send_lag_p99_s=0.0,
     )
     return served.simulation(info, named)
@@ -202,6 +204,7 @@ class _ServedTrace:
             tail=float(np.median(tails)) if tails else 0.0,
             stores=sum((device.stores for device in devices), IssuedCount()),
             loads=sum((device.loads for device in devices), IssuedCount()),
+            expected=self.streams.expected_wait,
             storage=sum((each.counts for each in storages if each is not None), StorageCounts()),
             **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
         )
@@ -239,7 +242,7 @@ class _SimulatedFleet:
         trace = with_classes(trace, self.classes.rates)
         room = [_room(smallest) - request.prompt_tokens for request in trace.requests]
         limits = client_limits(trace.requests, known_lengths=self.known_lengths, room=room)
-        streams = SimulatedStreams(trace.requests, limits, self.classes)
+        streams = SimulatedStreams(trace.requests, limits, self.classes, self.config.max_wait)
         tokens, ended = SimulatedTokens(), np.full(len(streams), np.nan)
         schedule = Schedule(trace.requests, self.sessions)
         prefixes = Prefixes(trace.requests, schedule.previous, smallest.page_size)

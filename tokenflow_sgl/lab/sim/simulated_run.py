@@ -85,7 +85,8 @@ def make_run(
 def _requests(
     requests: Sequence[TraceRequest], streams: SimulatedStreams, ended: FloatArray
 ) -> pa.Table:
-    over = ~np.isnan(ended)
+    served = ~np.isnan(ended)
+    served[list(streams.refused)] = False
     cut_off = streams.answer >= streams.limit
     planned = np.array([request.arrival_s for request in requests])
     measured: dict[str, Any] = {
@@ -99,8 +100,8 @@ def _requests(
         "rate": streams.rate,
         "finish_reason": [
             ("length" if cut else "stop") if done else None
-            for done, cut in zip(over.tolist(), cut_off.tolist(), strict=True)
+            for done, cut in zip(served.tolist(), cut_off.tolist(), strict=True)
         ],
-        "error": pa.nulls(len(requests), pa.string()),
+        "error": [streams.refused.get(index) for index in range(len(requests))],
     }
     return requests_table(requests, measured)

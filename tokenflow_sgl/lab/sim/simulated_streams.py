@@ -50,6 +50,10 @@ class SimulatedStreams:
         claim: The same as a policy sees it.
         ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
             objective.
+        max_wait: Seconds beyond which it is refused, 0.0: it waits as long as it takes; None: none
+            is refused.
+        expected_wait: What it was told to wait when it came, where requests may be refused.
+        refused: Those that were turned away, and why.
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far, also of the step under way.
         known: Those of which the scheduler has the results (`StepResults`).
@@ -66,8 +70,16 @@ class SimulatedStreams:
         requests: Sequence[TraceRequest],
         limits: Sequence[int] | None = None,
         classes: QosClasses = SHIPPED_CLASSES,
+        max_wait: float = 0.0,
     ) -> None:
-        """Streams of these requests; without `limits` each client allows what it gets."""
+        """Streams of these requests.
+
+        Args:
+            requests: Of the trace.
+            limits: Output tokens that the client allows; None: it allows what it gets.
+            classes: Of the server.
+            max_wait: Of classes that state none, see `WorkingSetConfig`.
+        """
         count = len(requests)
 
         def column(values: list[int]) -> IntArray:
@@ -102,6 +114,10 @@ class SimulatedStreams:
             [request.tbt_slo_s for request in requests], [each.tbt_slo for each in expected]
         )
         self.tpot_slo = objectives([None] * count, [each.tpot_slo for each in expected])
+        waits = [max_wait if each.max_wait is None else each.max_wait for each in expected]
+        self.max_wait = np.array(waits) if any(waits) else None
+        self.expected_wait = np.full(count, np.nan)
+        self.refused: dict[int, str] = {}
         names = [request.session or (index,) for index, request in enumerate(requests)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])
@@ -125,6 +141,11 @@ class SimulatedStreams:
         self.sent[index] = sent
         self.arrival[index] = self.due[index] = seen
         self.phases.arrive(index, seen)
+
+    def refuse(self, index: int, sent: float, why: str) -> None:
+        """The request was sent, and turned away."""
+        self.sent[index] = sent
+        self.refused[index] = why
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
         """Note that each of `rows` got a token at each of `times` (not decreasing).

@@ -194,6 +194,28 @@ LATENCY = Row(
                 for share in (0.5, 0.99, 0.999)
             ),
         ),
+        Panel(
+            "Newcomers' wait",
+            "Seconds to the first token that a request with a usual prompt would have to expect "
+            "now, and by how much first tokens came later than was expected, P90.",
+            "s",
+            (
+                Query(
+                    f"max by (instance) (tokenflow:expected_wait_seconds{{{SERVER}}})",
+                    "expected, {{instance}}",
+                ),
+                Query(quantile(0.9, "tokenflow:first_token_lateness_seconds"), "later, P90"),
+            ),
+            width=12,
+        ),
+        Panel(
+            "Refused requests",
+            "Requests per second that were refused with HTTP 429, as their first token was "
+            "expected later than they may wait, by class.",
+            "short",
+            (Query(rate("tokenflow:refused_requests_total", "qos_class", CLASS), "{{qos_class}}"),),
+            width=12,
+        ),
     ),
 )
 THROUGHPUT = Row(

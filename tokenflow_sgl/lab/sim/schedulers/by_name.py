@@ -47,7 +47,10 @@ def _sglang(make: Callable[[SimulatedCore], FcfsScheduler], **settings: Any) -> 
 def _policed(name: str) -> _Made:
     """Under a policy of the registry."""
     return _Made(
-        lambda core, config, lengths: PolicedScheduler(core, make_policy(name, config), lengths), {}
+        lambda core, config, lengths: PolicedScheduler(
+            core, make_policy(name, config), lengths, config
+        ),
+        {},
     )
 
 

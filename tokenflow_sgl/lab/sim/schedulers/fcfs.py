@@ -20,6 +20,8 @@ from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Step
 INIT_RATIO, LEAST_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 """Share of the output still to come that is reserved for a running request: at first, at last as
 a part of that, and after how many decode steps."""
+FULL = "HTTP 503: The request queue is full."
+"""What SGLang tells a client that it turns away."""
 RETRACT_STEPS = 20
 """Decode steps for which the ratio makes room after a retraction."""
 
@@ -82,6 +84,11 @@ class FcfsScheduler:
         self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
     ) -> None:
         """Stock SGLang learns nothing from its steps."""
+
+    def refuses(self, stream: int, now: float) -> str | None:
+        """Why a request that comes now is turned away; None: it may come."""
+        most = self.core.options.max_queued_requests
+        return FULL if most and len(self.core.waiting) >= most else None
 
     def ended(self, streams: list[int]) -> None:
         """Stock SGLang learns nothing from its answers."""

@@ -1,0 +1,56 @@
+"""Who is let in, and what those that pass do to the wait of the next ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tokenflow_sgl.lifecycle.door import Door
+from tokenflow_sgl.policy.outlook import AHEAD, WaitOutlook
+
+EACH = 0.5
+"""Seconds that each request adds."""
+
+
+@pytest.fixture
+def door() -> Door:
+    made = Door()
+    made.look(
+        WaitOutlook(0.0, np.array([100.0, 1100.0]), np.array([1.0, 2.0])[:, None] + EACH * AHEAD)
+    )
+    return made
+
+
+def test_without_an_outlook_all_pass() -> None:
+    door = Door()
+    assert door.expected(0.0, 100) == 0.0
+    assert all(door.refuses(0.0, 100, 0.001) is None for _ in range(100))
+
+
+def test_who_passes_makes_the_next_ones_wait(door) -> None:
+    assert door.expected(0.0, 100) == 1.0
+    assert door.refuses(0.0, 100, 1.2) is None
+    assert door.expected(0.0, 100) == 1.0 + EACH
+    assert door.refuses(0.0, 100, 1.2) == 1.0 + EACH
+    # Who is refused does not.
+    assert door.refuses(0.0, 100, 1.2) == 1.0 + EACH
+    assert door.refuses(0.3, 100, 1.2) is None
+
+
+def test_who_may_wait_as_long_as_it_takes_passes_and_counts(door) -> None:
+    for _ in range(4):
+        assert door.refuses(0.0, 100, 0.0) is None
+    assert door.expected(0.0, 100) == 1.0 + 4 * EACH
+
+
+def test_a_longer_prompt_waits_longer(door) -> None:
+    assert door.expected(0.0, 600) == 1.5
+    assert door.expected(0.0) == 1.5, "a usual one"
+    assert door.refuses(0.0, 1100, 1.5) == 2.0
+
+
+def test_a_new_look_knows_of_all_that_passed(door) -> None:
+    door.refuses(0.0, 100, 0.0)
+    door.look(door.present(0.0))
+    assert door.expected(0.0, 100) == 1.0 + EACH
+    assert door.present(0.5).expected(0.5, 100) == 1.0 + EACH - 0.5

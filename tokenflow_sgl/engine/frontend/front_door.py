@@ -1,0 +1,211 @@
+"""Refuses requests whose first token would come too late, before they cost anything.
+
+The scheduler says how long newcomers would wait with every load that it publishes to the processes
+that serve HTTP. So a refusal waits for no step of the engine, and a stream is refused with HTTP 429
+before its HTTP 200 is sent. What this process has let in since the last load counts as waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from sglang.srt.managers.utils import is_health_check_generate_req
+
+from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.sglang.server import Manager
+from tokenflow_sgl.engine.telemetry.prometheus import count_at, make_metric
+from tokenflow_sgl.engine.terms import MAX_WAIT_KEY, RateError, class_of
+from tokenflow_sgl.engine.unsupported_front_ends import refuses_none
+from tokenflow_sgl.lifecycle.door import Door
+from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.policy.outlook import AHEAD, WaitOutlook, nothing_waits
+from tokenflow_sgl.qos.classes import QosClass
+
+CHARACTERS = 4.0
+"""Characters that a token of a prompt has, where it comes as text: it is not read twice."""
+RETRY_AFTER = "tokenflow_retry_after"
+"""Where a request's state keeps after how many seconds a refused client may come again."""
+
+OUTLOOK = "tokenflow_outlook"
+"""Field of a load; see `telemetry.loads`."""
+_PASSED = "_tokenflow_passed"
+"""Attribute of a request that was let in at one place, and comes by another."""
+
+
+class TooLongError(Exception):
+    """The expected wait of a request is longer than it may be.
+
+    Attributes:
+        seconds: The wait.
+    """
+
+    def __init__(self, seconds: float, most: float) -> None:
+        super().__init__(
+            f"The server is busy: the first token is expected in {seconds:.1f} s, later than the "
+            f"{most:g} s that this request may wait. Try again in {retry_after(seconds, most)} s."
+        )
+        self.seconds = seconds
+        self.after = retry_after(seconds, most)
+
+
+def retry_after(seconds: float, most: float) -> int:
+    """Seconds after which such a request may be served in time; Retry-After has whole ones."""
+    return max(math.ceil(seconds - most), 1)
+
+
+class FrontDoor:
+    """The door of one process that serves HTTP.
+
+    Args:
+        config: Of the server.
+        load: The last loads that the schedulers have published.
+        refused: Counts refusals by class; None: the server shows no metrics.
+        without: The option with which no request can be refused; None: it can.
+    """
+
+    def __init__(
+        self,
+        config: TokenFlowConfig,
+        load: Callable[[], list[Any]],
+        refused: Callable[[str], None] | None = None,
+        without: str | None = None,
+    ) -> None:
+        self._config = config
+        self._without = without
+        self._load = load
+        self._refused = refused
+        self._door = Door()
+        self._seen: object = None
+
+    def pass_on(self, obj: Any) -> None:
+        """Let a request pass.
+
+        Args:
+            obj: SGLang's, of one request or several.
+
+        Raises:
+            TooLongError: The first token of one of them would come too late.
+            RateError: It asks for what the server cannot do.
+        """
+        terms = [most_of(each, self._config) for each in _each(obj.sampling_params)]
+        qos_class, most = min(terms, key=lambda each: each[1] or math.inf)
+        if not most:
+            return
+        if self._without is not None:
+            raise RateError(f"{MAX_WAIT_KEY} is {most:g}; it must be 0 with {self._without}.")
+        self._look()
+        for prompt in prompts_of(obj):
+            wait = self._door.refuses(0.0, prompt, most)
+            if wait is not None:
+                if self._refused is not None:
+                    self._refused(qos_class.name)
+                raise TooLongError(wait, most)
+
+    def _look(self) -> None:
+        loads = self._load()
+        seen = [load.timestamp for load in loads]
+        if seen != self._seen:
+            self._seen = seen
+            rows = [getattr(load, OUTLOOK, None) for load in loads]
+            self._door.look(together([each for each in rows if each is not None]))
+
+
+def together(outlooks: list[list[list[float]]]) -> WaitOutlook:
+    """What data-parallel replicas offer a newcomer: the wait of the one where it is shortest.
+
+    outlooks: As loads have them. Further requests are spread over all of them.
+    """
+    made = [WaitOutlook(0.0, np.array(prompt), np.array(wait)) for prompt, *wait in outlooks]
+    if not made:
+        return nothing_waits(0.0)
+    least = min(made, key=lambda each: each.expected(0.0))
+    behind = [
+        [least.expected(0.0, prompt, more / len(made)) for more in AHEAD.tolist()]
+        for prompt in least.prompt.tolist()
+    ]
+    return WaitOutlook(0.0, least.prompt, np.array(behind))
+
+
+def most_of(params: Any, config: TokenFlowConfig) -> tuple[QosClass, float]:
+    """The class of a request by its sampling parameters, and the seconds that it may wait."""
+    custom = params.get("custom_params") if isinstance(params, dict) else None
+    asked = class_of(custom, config.known_classes)
+    most = config.working_set.max_wait if asked.max_wait is None else asked.max_wait
+    return asked, most
+
+
+def _each(params: Any) -> list[Any]:
+    return params if isinstance(params, list) and params else [params]
+
+
+def prompts_of(obj: Any) -> Iterable[int | None]:
+    """Tokens of each prompt, about; None: not known."""
+    ids, text = getattr(obj, "input_ids", None), getattr(obj, "text", None)
+    if ids:
+        return [len(each) for each in ids] if isinstance(ids[0], list) else [len(ids)]
+    if isinstance(text, list):
+        return [int(len(each) / CHARACTERS) for each in text]
+    return [int(len(text) / CHARACTERS) if isinstance(text, str) else None]
+
+
+def pass_door(manager: Manager, obj: Any) -> None:
+    """Let a request pass, once; raises `TooLongError` as `FrontDoor.pass_on` does."""
+    door = door_of(manager)
+    if door is None or getattr(obj, _PASSED, False) or _is_health_check(obj):
+        return
+    door.pass_on(obj)
+    setattr(obj, _PASSED, True)
+
+
+def let_in(manager: Manager, obj: Any, request: Any) -> None:
+    """Let a request pass where SGLang answers an HTTPException with its status.
+
+    Args:
+        manager: SGLang's.
+        obj: SGLang's, of one request or several.
+        request: Starlette's, which keeps when the client may come again; None: there is none.
+    """
+    from fastapi import HTTPException
+
+    try:
+        pass_door(manager, obj)
+    except TooLongError as error:
+        state = getattr(request, "state", None)
+        if state is not None:
+            setattr(state, RETRY_AFTER, error.after)
+        headers = {"Retry-After": str(error.after)}
+        raise HTTPException(429, str(error), headers=headers) from None
+
+
+def retry_after_of(request: Any) -> int | None:
+    """After how many seconds the client of this request may come again, if it was refused."""
+    after: int | None = getattr(getattr(request, "state", None), RETRY_AFTER, None)
+    return after
+
+
+def _is_health_check(obj: Any) -> bool:
+    """Whether SGLang asks itself whether it is well: a busy server is."""
+    return isinstance(obj.rid, str) and is_health_check_generate_req(obj)
+
+
+@lru_cache(maxsize=1)
+def door_of(manager: Manager) -> FrontDoor | None:
+    """The door of the process, which has one TokenizerManager; None: the scheduler is off."""
+    config = config_of(manager.server_args)
+    if config is None:
+        return None
+    found = refuses_none(manager.server_args, config)
+    read = manager.load_snapshot_reader.read_all
+    return FrontDoor(config, read, _counter(manager), found and found[0])
+
+
+def _counter(manager: Manager) -> Callable[[str], None] | None:
+    if not manager.enable_metrics:
+        return None
+    labels = manager.metrics_collector.labels
+    counter = make_metric(METRICS["refused_requests_total"], [*labels])
+    return partial(count_at, counter, labels)
