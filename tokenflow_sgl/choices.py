@@ -89,6 +89,7 @@ class Contender(StrEnum):
     hrrn_hicache = "hrrn-hicache"
     priority = "priority"
     vtc = "vtc"
+    edf = "edf"
     qoserve = "qoserve"
     vllm = "vllm"
     tokenflow = "tokenflow"

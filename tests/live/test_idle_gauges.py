@@ -31,6 +31,7 @@ IDLE: dict[str, Callable[[float], bool]] = {
     "headroom_tokens": lambda value: value > 0.0,
     "expected_wait_seconds": lambda value: 0.0 <= value < 0.5,
     "promised_share": zero,
+    "lost_deadlines": zero,
 }
 """What each gauge of now says when nothing is served."""
 LEARNED = {"capacity_tokens_per_second", "link_tokens_per_second"}

@@ -123,7 +123,7 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 **Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
 `qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
-`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 122 per scheduler
+`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 125 per scheduler
 and 105 for each class. `tokenflow:deposit_tokens` is of the HTTP server, which has other labels of
 SGLang's; tokenizer workers add theirs up.
 

@@ -61,6 +61,7 @@ class Streams:
             shares any.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         tpot_slo: Objective of the mean time per token after the first, likewise.
+        deadline: Seconds from its arrival by which the whole answer is wanted, likewise.
         first_text: When its first visible token was sent, NaN before; None: the body does not say.
         weight: Its claim relative to others where not all can be served; None: all alike.
         priority: Larger is more urgent, a whole number; None: none has any.
@@ -93,6 +94,7 @@ class Streams:
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
     tpot_slo: FloatArray | None = None
+    deadline: FloatArray | None = None
     first_text: FloatArray | None = None
     weight: FloatArray | None = None
     tolerance: FloatArray | None = None

@@ -2,11 +2,12 @@
 
 A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
 `{"tokenflow_class": "listening"}`. With either, or alone, it can state objectives in seconds:
-`{"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}`. A time per token
-without a rate or a class is a rate: the answer is read that fast. `{"tokenflow_deposit": true}`
-lets the server deliver one token per interval (token_deposit.py), and `{"tokenflow_max_wait": 2}`
-refuses the request if its first token is expected later than that (front_door.py). Keys that begin
-with `tokenflow_` are ours, so one that is none of these is a mistake that the client hears of.
+`{"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}`, or when the whole
+answer is wanted, `{"tokenflow_deadline": 20}` (policy/deadlines.py). A time per token without a
+rate or a class is a rate: the answer is read that fast. `{"tokenflow_deposit": true}` lets the
+server deliver one token per interval (token_deposit.py), and `{"tokenflow_max_wait": 2}` refuses
+the request if its first token is expected later than that (front_door.py). Keys that begin with
+`tokenflow_` are ours, so one that is none of these is a mistake that the client hears of.
 Everything else in `custom_params` is left alone.
 """
 
@@ -19,7 +20,9 @@ from typing import Any
 
 from tokenflow_sgl.errors import shown
 from tokenflow_sgl.qos.classes import (
+    DEADLINE,
     LEAST_WEIGHT,
+    LONGEST_DEADLINE,
     LONGEST_MAX_WAIT,
     LONGEST_SLO,
     MOST_WEIGHT,
@@ -39,7 +42,14 @@ PREFIX = "tokenflow_"
 OBJECTIVE_KEYS = {f"{PREFIX}{name}": name for name in OBJECTIVES}
 """Keys of objectives, and their names in a class."""
 TPOT_KEY = f"{PREFIX}tpot_slo"
-KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY, MAX_WAIT_KEY)
+DEADLINE_KEY = f"{PREFIX}{DEADLINE}"
+DEADLINE_AT_KEY = f"{DEADLINE_KEY}_at"
+KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY, MAX_WAIT_KEY, DEADLINE_AT_KEY)
+LAST_MOMENT = 1e11
+"""Seconds of Unix time that no clock comes to: what is above was meant in another unit."""
+BY_DEADLINE = QosClass("by-deadline", HIGHEST_RATE, reader=False)
+"""Class of requests that state a deadline and neither a rate nor a class: a program wants the whole
+answer. No class of a file can be called so."""
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for:
 the sooner the whole answer is there, the better. No class of a file can be called so."""
@@ -61,9 +71,10 @@ def check_rate(value: Any, name: str = RATE_KEY) -> float:
 
 def check_objective(value: Any, name: str) -> float:
     """`value` as an objective in seconds; raises `RateError` if it is none."""
-    allowed = f"a number of seconds between {SHORTEST_SLO:g} and {LONGEST_SLO:g}"
+    longest = LONGEST_DEADLINE if name == DEADLINE_KEY else LONGEST_SLO
+    allowed = f"a number of seconds between {SHORTEST_SLO:g} and {longest:g}"
     number = _number(name, value, allowed)
-    if not SHORTEST_SLO <= number <= LONGEST_SLO:
+    if not SHORTEST_SLO <= number <= longest:
         raise RateError(f"{name} is {shown(value)}; it must be {allowed}.")
     return float(number)
 
@@ -93,6 +104,15 @@ def check_max_wait(value: Any) -> float:
     return float(number)
 
 
+def check_deadline_at(value: Any) -> float:
+    """`value` as a moment of Unix time in seconds; raises `RateError` if it is none."""
+    allowed = "Unix time in seconds, a number above 0"
+    number = _number(DEADLINE_AT_KEY, value, allowed)
+    if not 0.0 < number < LAST_MOMENT:
+        raise RateError(f"{DEADLINE_AT_KEY} is {shown(value)}; it must be {allowed}.")
+    return float(number)
+
+
 def _number(name: str, value: Any, allowed: str) -> int | float:
     # bool is an int to Python, but no client means a number by it.
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -110,6 +130,11 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
     if not isinstance(custom_params, Mapping):
         custom_params = {}
     check_keys(custom_params)
+    if DEADLINE_AT_KEY in custom_params:
+        raise RateError(
+            f"{DEADLINE_AT_KEY} is read in SGLang's HTTP server in Python, which does not run; "
+            f"give {DEADLINE_KEY}."
+        )
     asked: dict[str, Any] = {
         name: check_objective(custom_params[key], key)
         for key, name in OBJECTIVE_KEYS.items()
@@ -139,7 +164,7 @@ def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:
         return classes.known[name]
     if TPOT_KEY in custom_params:
         return QosClass(OWN_RATE, max(1.0 / custom_params[TPOT_KEY], LOWEST_RATE))
-    return classes.default
+    return BY_DEADLINE if DEADLINE_KEY in custom_params else classes.default
 
 
 def check_keys(custom_params: Mapping[Any, Any]) -> None:

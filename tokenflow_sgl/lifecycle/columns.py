@@ -37,6 +37,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "ttft_slo": np.float64,
     "tbt_slo": np.float64,
     "tpot_slo": np.float64,
+    "deadline": np.float64,
     "priority": np.float64,
     "rests_since": np.float64,
     "rested": np.float64,
@@ -127,6 +128,7 @@ class StreamColumns:
     ttft_slo: NDArray[np.float64]
     tbt_slo: NDArray[np.float64]
     tpot_slo: NDArray[np.float64]
+    deadline: NDArray[np.float64]
     """Its objectives, seconds; NaN: it has no such one."""
 
     def ask(self, slot: int, asked: QosClass) -> None:
@@ -153,6 +155,7 @@ class StreamColumns:
         self.last_token[slot], self.rested[slot] = math.nan, 0.0
         self.expected_wait[slot] = 0.0
         self.ttft_slo[slot] = self.tbt_slo[slot] = self.tpot_slo[slot] = math.nan
+        self.deadline[slot] = math.nan
 
     def look(
         self,

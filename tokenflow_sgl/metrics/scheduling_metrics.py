@@ -74,6 +74,19 @@ SCHEDULING = (
         shared=True,
     ),
     Metric(
+        "deadlines_total",
+        "counter",
+        "Answers with a deadline that have ended, by whether they came in time.",
+        "answers",
+        ("kept",),
+    ),
+    Metric(
+        "lost_deadlines",
+        "gauge",
+        "Streams that are here and can no longer keep their deadline; they go behind all others.",
+        "streams",
+    ),
+    Metric(
         "policy_pass_seconds",
         "histogram",
         "Time of one policy pass outside idle mode.",

@@ -27,6 +27,7 @@ from tokenflow_sgl.policy.admission import (
     windows_left,
 )
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.demand import Asking
 from tokenflow_sgl.policy.supply import modelled
 
@@ -48,7 +49,7 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
 
     Below 0: so much work is here already that cannot be done in time.
     """
-    return min(_left(state, config))
+    return min(_left(with_deadlines(state), config))
 
 
 def promised(state: State, config: WorkingSetConfig) -> float:
@@ -58,6 +59,7 @@ def promised(state: State, config: WorkingSetConfig) -> float:
     share of the memory that is in use, it says how full an engine is that fills its memory on
     purpose, and pauses streams for newcomers.
     """
+    state = with_deadlines(state)
     none = state.streams.among(np.zeros(0, dtype=np.int64))
     whole = _left(replace(state, streams=none), config)
     left = zip(_left(state, config), whole, strict=True)

@@ -22,6 +22,7 @@ from tokenflow_sgl.contract import FloatArray, IntArray, State, Streams
 from tokenflow_sgl.contract.needs import kv_kept
 from tokenflow_sgl.policy.admission import UNMEASURED, prefills_due, promised_share
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
 from tokenflow_sgl.policy.queueing import SHORTEST_PREFILL, Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.supply import Supply, supplied
@@ -138,6 +139,7 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
         config: Parameters of the policy.
         before: What requests are like where none is here; None: it is not known.
     """
+    state = with_deadlines(state)
     streams, costs = state.streams, state.costs
     like = usual(streams) if len(streams) else before
     if like is None or costs.decode is None:

@@ -30,6 +30,7 @@ from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
+from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
@@ -95,7 +96,7 @@ class WorkingSetPolicy:
         memo = (
             state.memo if isinstance(state.memo, WorkingSetMemo) else WorkingSetMemo(decided=False)
         )
-        state = with_claims(state, self.config.priority_weight)
+        state = with_deadlines(with_claims(state, self.config.priority_weight))
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
         held_up, patience = self._held_up(state, memo)

@@ -30,11 +30,15 @@ LONGEST_TOLERANCE = 600.0
 """Seconds: HTTP clients give up a silent stream by then."""
 SHORTEST_SLO, LONGEST_SLO = 0.001, 600.0
 """Seconds that an objective may be."""
+LONGEST_DEADLINE = 86_400.0
+"""Seconds: a day."""
 LONGEST_MAX_WAIT = 600.0
 """Seconds: longer waits are not foreseen."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 10.0
 """A stream may wait a hundred times as long as another, and no longer."""
-OBJECTIVES = ("ttft_slo", "tbt_slo", "tpot_slo")
+SLOS = ("ttft_slo", "tbt_slo", "tpot_slo")
+DEADLINE = "deadline"
+OBJECTIVES = (*SLOS, DEADLINE)
 """Names of the objectives that a class can have."""
 UNSAID, OWN_RATE = "default", "custom"
 """Names, in metrics, of requests that state nothing and of those that state a rate of their own."""
@@ -58,6 +62,7 @@ class QosClass:
         reader: Whether the text is read as it comes; otherwise no stall is counted.
         ttft_slo, tbt_slo, tpot_slo: Objectives in seconds: the time to the first token, the longest
             time between two, the mean time per token after the first; None: there is no such one.
+        deadline: Seconds from its arrival by which the whole answer is wanted; None: there is none.
         deposit: Whether the server itself delivers one token per `interval`.
         max_wait: Seconds within which the first token is to be expected, else a request is refused;
             0.0: none is; None: as the server says.
@@ -74,6 +79,7 @@ class QosClass:
     ttft_slo: float | None = None
     tbt_slo: float | None = None
     tpot_slo: float | None = None
+    deadline: float | None = None
     deposit: bool = False
     max_wait: float | None = None
 
@@ -83,7 +89,8 @@ class QosClass:
             ("tolerance", 0.0, LONGEST_TOLERANCE, " seconds"),
             ("weight", LEAST_WEIGHT, MOST_WEIGHT, ""),
             ("max_wait", 0.0, LONGEST_MAX_WAIT, " seconds"),
-            *((name, SHORTEST_SLO, LONGEST_SLO, " seconds") for name in OBJECTIVES),
+            *((name, SHORTEST_SLO, LONGEST_SLO, " seconds") for name in SLOS),
+            (DEADLINE, SHORTEST_SLO, LONGEST_DEADLINE, " seconds"),
         ):
             value = getattr(self, field)
             if value is None and field in (*OBJECTIVES, "max_wait"):

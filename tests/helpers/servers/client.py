@@ -145,7 +145,7 @@ class Served:
         """All samples of tokenflow:*."""
         ours = (
             *("cause", "mode", "source", "way", "direction", "qos_class"),
-            *("percentile", "stalled", "le"),
+            *("percentile", "stalled", "le", "kept"),
         )
         return {
             (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k in ours))): s.value

@@ -20,7 +20,7 @@ from tokenflow_sgl.lab.observe import Scrape, parse
 from tokenflow_sgl.metrics import GROUPS, METRICS
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 122, 105
+MOST_SERIES, MOST_PER_CLASS = 125, 105
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -70,6 +70,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     recorder.layers_on_host(0.5)
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))
     recorder.headroom(-5.0, promised=0.5, wait=3.0)
+    recorder.lost_deadlines(2)
     for mode in Mode:
         recorder.policy_pass(mode, 0.001)
     recorder.policy_error()

@@ -69,9 +69,9 @@ def test_without_a_default_the_readers_read(load) -> None:
         ("[classes]", "classes is {}; allowed is a table for each class, [classes.NAME]"),
         ("[class.voice]\nrate = 5", "the field 'class' is unknown; allowed are classes, default"),
         (VOICE + "speed = 3", "class voice: the field 'speed' is unknown; allowed are rate, "
-            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo, deposit, max_wait"),
+            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo, deadline, deposit, max_wait"),
         (VOICE + 'name = "x"', "class voice: the field 'name' is unknown; allowed are rate, "
-            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo, deposit, max_wait"),
+            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo, deadline, deposit, max_wait"),
         ("classes.voice = 5", "class voice: it is 5; allowed is a table, [classes.voice]"),
         ("[classes.voice]\nweight = 2", "class voice: rate is missing; every class states its "
             "tokens per second"),

@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenflow_sgl.engine.terms import OBJECTIVE_KEYS, RateError, check_objective
 from tokenflow_sgl.errors import shown
+from tokenflow_sgl.qos.classes import SLOS
 
 RENAMED = ("ttft", "tpot")
 """Objectives that have a name of llm-d's."""
@@ -28,7 +29,7 @@ def _names(key: str) -> tuple[str, ...]:
     return (f"x-llm-d-slo-{objective}-ms", old) if objective in RENAMED else (old,)
 
 
-HEADERS = {key: _names(key) for key in OBJECTIVE_KEYS}
+HEADERS = {key: _names(key) for key, name in OBJECTIVE_KEYS.items() if name in SLOS}
 """Key of custom_params to its headers; the first one that a request has holds."""
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A decimal number as JSON has it. Python's own reader takes more: 1_000, infinity, digits of other

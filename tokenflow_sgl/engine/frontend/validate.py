@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.frontend.absolute_deadlines import with_seconds
 from tokenflow_sgl.engine.frontend.front_door import (
     TooLongError,
     let_in,
@@ -63,7 +65,7 @@ def terms_of(req: Req, classes: QosClasses, other: str | None = None) -> QosClas
     except RateError as error:
         req.set_finish_with_abort(str(error))
         return classes.default
-    return asked if req.stream else NOT_STREAMED
+    return asked if req.stream else dataclasses.replace(NOT_STREAMED, deadline=asked.deadline)
 
 
 async def check_body(request: Any) -> None:
@@ -96,6 +98,12 @@ def _has_json(request: Any) -> bool:
     return is_json and hasattr(request, "json")
 
 
+def _settle_deadlines(obj: Any) -> None:
+    """Have deadlines that are moments in seconds from now; raises `RateError` for a bad one."""
+    if hasattr(obj, "sampling_params"):
+        obj.sampling_params = with_seconds(obj.sampling_params)
+
+
 def check_generate(
     manager: Manager, obj: Any, request: Any = None, *_args: Any, **_kwargs: Any
 ) -> None:
@@ -105,6 +113,7 @@ def check_generate(
     """
     config = config_of(manager.server_args)
     if config is not None:
+        _settle_deadlines(obj)
         check_rates(obj, config)
         let_in(manager, obj, request)
 
@@ -122,6 +131,7 @@ async def check_http(
             await check_body(request)
             asked = objectives_of(request.headers)
             obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
+            _settle_deadlines(obj)
             check_rates(obj, config)
             pass_door(state.tokenizer_manager, obj)
         except RateError as error:

@@ -11,6 +11,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS
 from tokenflow_sgl.lifecycle.door import Door
 from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.deadlines import lost_deadlines
 from tokenflow_sgl.policy.headroom import headroom, promised
 from tokenflow_sgl.policy.outlook import WaitOutlook, outlook
 
@@ -60,6 +61,7 @@ class HeadroomWatch:
             seen = state()
             self.tokens = round(headroom(seen, self._config))
             self.promised = promised(seen, self._config)
+            self._recorder.lost_deadlines(lost_deadlines(seen))
             self._door.look(outlook(seen, self._config, self._door.usual))
         except Exception:
             # A length predictor may be the operator's own; no server ends for a gauge.

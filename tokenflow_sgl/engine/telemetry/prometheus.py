@@ -79,6 +79,9 @@ class Recorder:
     def headroom(self, tokens: float, promised: float, wait: float) -> None:
         """Newcomers' work that can be taken, the share that is promised, and newcomers' wait."""
 
+    def lost_deadlines(self, streams: int) -> None:
+        """Set how many streams are here that cannot keep their deadline."""
+
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""
 
@@ -121,6 +124,8 @@ class PrometheusRecorder(Recorder):
             self._at("resumes_total", source=source)
         for way in ("both", "computed", "fetched", "layers"):
             self._at("restorations_total", way=way)
+        for kept in ("yes", "no"):
+            self._at("deadlines_total", kept=kept)
         for source in ("computed", "fetched"):
             self._at("restored_tokens_total", source=source)
         self._set_mode(Mode.IDLE)
@@ -184,6 +189,10 @@ class PrometheusRecorder(Recorder):
         self._at("headroom_tokens").set(tokens)
         self._at("promised_share").set(promised)
         self._at("expected_wait_seconds").set(wait)
+
+    def lost_deadlines(self, streams: int) -> None:
+        """Set how many streams are here that cannot keep their deadline."""
+        self._at("lost_deadlines").set(streams)
 
     def layers_on_host(self, share: float) -> None:
         """Set the share of all KV, counted by layers, that lies on the host now."""

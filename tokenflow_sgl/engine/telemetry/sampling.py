@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -99,6 +100,10 @@ class DeliveryReporter:
             self._tally.add_first_texts(np.array([slot]), np.array([seconds]))
         if ended is None:
             return
+        deadline = float(self._table.deadline[slot])
+        if not math.isnan(deadline):
+            kept = ended - float(self._table.readers.arrival[slot]) <= deadline
+            self._recorder.count("deadlines_total", 1.0, kept="yes" if kept else "no")
         name, read = self._table.qos_class(slot), self._table.streaming[slot]
         if self._table.readers.started[slot] and read and name not in self._table.unread:
             self._recorder.finished(name, bool(self._table.readers.stall_count[slot]))

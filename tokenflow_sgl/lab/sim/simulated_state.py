@@ -146,6 +146,7 @@ class SimulatedStates:
                 ("ttft_slo", streams.ttft_slo),
                 ("tbt_slo", streams.tbt_slo),
                 ("tpot_slo", streams.tpot_slo),
+                ("deadline", streams.deadline),
                 ("weight", streams.weight),
                 ("priority", streams.claim),
                 ("tolerance", streams.tolerance),

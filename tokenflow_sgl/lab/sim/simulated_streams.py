@@ -50,6 +50,7 @@ class SimulatedStreams:
         claim: The same as a policy sees it.
         ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
             objective.
+        deadline: Seconds from its arrival that its class gives the whole answer; NaN: any time.
         max_wait: Seconds beyond which it is refused, 0.0: it waits as long as it takes; None: none
             is refused.
         expected_wait: What it was told to wait when it came, where requests may be refused.
@@ -114,6 +115,7 @@ class SimulatedStreams:
             [request.tbt_slo_s for request in requests], [each.tbt_slo for each in expected]
         )
         self.tpot_slo = objectives([None] * count, [each.tpot_slo for each in expected])
+        self.deadline = objectives([None] * count, [each.deadline for each in expected])
         waits = [max_wait if each.max_wait is None else each.max_wait for each in expected]
         self.max_wait = np.array(waits) if any(waits) else None
         self.expected_wait = np.full(count, np.nan)

@@ -206,7 +206,22 @@ LATENCY = Row(
                 ),
                 Query(quantile(0.9, "tokenflow:first_token_lateness_seconds"), "later, P90"),
             ),
-            width=12,
+            width=8,
+        ),
+        Panel(
+            "Deadlines",
+            "Of the answers with a deadline that ended, the share that came in time; and streams "
+            "here that cannot keep theirs any more.",
+            "short",
+            (
+                Query(
+                    f'sum(rate(tokenflow:deadlines_total{{{SERVER},kept="yes"}}{RANGE})) / '
+                    + rate("tokenflow:deadlines_total"),
+                    "kept",
+                ),
+                Query(level("tokenflow:lost_deadlines"), "lost, streams"),
+            ),
+            width=8,
         ),
         Panel(
             "Refused requests",
@@ -214,7 +229,7 @@ LATENCY = Row(
             "expected later than they may wait, by class.",
             "short",
             (Query(rate("tokenflow:refused_requests_total", "qos_class", CLASS), "{{qos_class}}"),),
-            width=12,
+            width=8,
         ),
     ),
 )

@@ -13,6 +13,7 @@ from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.lab.sim.policed import PolicedScheduler
 from tokenflow_sgl.lab.sim.schedulers.cache_aware import HrrnScheduler, LongestPrefixScheduler
+from tokenflow_sgl.lab.sim.schedulers.earliest_deadline import EarliestDeadlineScheduler
 from tokenflow_sgl.lab.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.schedulers.priority import PriorityScheduler
@@ -67,6 +68,7 @@ _CONTENDERS: Mapping[Contender, _Made] = {
     Contender.hrrn_hicache: _Made(lambda core, config, lengths: HrrnScheduler(core), {}),
     Contender.priority: _sglang(PriorityScheduler),
     Contender.vtc: _sglang(FairScheduler),
+    Contender.edf: _sglang(EarliestDeadlineScheduler),
     Contender.qoserve: _sglang(QoServeScheduler),
     Contender.vllm: _sglang(
         VllmScheduler,
