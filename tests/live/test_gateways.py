@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
 HELD = {"custom_params": {"tokenflow_rate": 7.0}, "max_new_tokens": 40}
 """Paused after ten tokens, for good."""
 ALONE = {"max_new_tokens": TOKENS, "temperature": 0}
+CROWD = 40
+"""Readers that are too many for a server."""
 MANY = 10
 """More than the waiting requests from which on smg takes a server for overloaded."""
 SHED = ("--policy", "least_load", "--worker-overload-shed")
@@ -79,6 +82,48 @@ def test_paused_streams_do_not_make_a_server_overloaded(start, prompts, referenc
         served.wait_until("paused_streams", 0)
         wait_for_load(gateway, num_running_reqs=0, num_waiting_reqs=0)
         served.assert_clean()
+
+
+def test_what_one_server_refuses_another_takes(start, prompts, tmp_path) -> None:
+    """smg tries another server, and hands the refusal on where each of them refuses."""
+    refusing = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "2")
+    refusing += ("--tokenflow-max-wait", "0.5")
+    crowd = {
+        **{"temperature": 0, "ignore_eos": True, "max_new_tokens": 400},
+        "custom_params": {"tokenflow_rate": 200, "tokenflow_max_wait": 0},
+    }
+
+    @contextlib.contextmanager
+    def busy(*servers: Served) -> Iterator[None]:
+        """Many readers on each of these, until they have their answers."""
+        asks = [partial(each.generate, prompts[0], **crowd) for each in servers]
+        waits = threading.Thread(target=servers[0].together, args=(asks * CROWD,))
+        waits.start()
+        for each in servers:
+            each.wait_for("expected_wait_seconds", 0.8)
+        yield
+        waits.join()
+
+    def asked(gateway: str) -> tuple[int, str | None]:
+        body = {"text": "hello", "sampling_params": {"max_new_tokens": 2}}
+        try:
+            with post(f"{gateway}/generate", body) as answer:
+                return answer.status, None
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Retry-After"]
+
+    with start(*refusing) as one, start(*refusing) as two:
+        urls = [one.server.url, two.server.url]
+        with shepherd(tmp_path, urls, "--policy", "round_robin") as smg:
+            for each in (one, two):
+                each.generate(prompts[0])  # so that it knows what a request is like
+            with busy(one):
+                assert [asked(smg.url) for _ in range(4)] == [(200, None)] * 4
+            assert one.total("tokenflow:refused_requests_total") > 0
+            with busy(one, two):
+                status, after = asked(smg.url)
+            assert status == 429
+            assert int(after or 0) >= 1
 
 
 def test_a_pair_behind_it_says_what_one_server_says(start, prompts, reference, tmp_path) -> None:

@@ -26,6 +26,7 @@ RATES: tuple[dict[str, Any], ...] = (
     {"tokenflow_class": "agent"},
     {"tokenflow_class": "listening"},
     *({"tokenflow_rate": rate} for rate in (2, 5.5, 20, 60)),
+    *({"tokenflow_deadline": seconds} for seconds in (0.5, 10, 60)),
 )
 
 
