@@ -59,6 +59,10 @@ class Door:
         ]
         return replace(seen, at=now, wait=np.array(wait))
 
+    def let_in(self, requests: int = 1) -> None:
+        """Requests pass, whatever the wait: those that come now wait behind them."""
+        self._passed += requests
+
     def refuses(self, now: float, prompt: int | None, most: float) -> float | None:
         """The expected wait of a request that is refused; None: it passes, and is counted.
 
@@ -71,5 +75,5 @@ class Door:
             wait = self.expected(now, prompt)
             if wait > most:
                 return wait
-        self._passed += 1
+        self.let_in()
         return None

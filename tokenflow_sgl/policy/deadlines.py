@@ -9,7 +9,8 @@ demand test adds up the work that has to be done within each horizon, which is t
 criterion for deadlines (Baruah, Mok and Rosier, 1990), beside what readers ask for.
 
 A deadline that cannot be kept any more is no reason to hurry: such streams go behind all others,
-and take what is left (relegation, as QoServe does with prefills).
+and take what is left (relegation, as QoServe does with prefills). None starves: a minute after its
+deadline such a stream counts as one whose reader has run dry, of the least weight.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MARGIN = 2.0
 HOPELESS = 0.1
 """Chance of coming in time below which a deadline counts as lost."""
 BEHIND = 60.0
-"""Seconds of slack that a stream has whose deadline is lost."""
+"""Seconds of slack that a stream has whose deadline is lost, until it has passed."""
 SHORTEST_STEP = 1e-4
 """Seconds that a decode step counts as at least."""
 
@@ -98,7 +99,8 @@ def _slack(state: State, index: IntArray) -> tuple[BoolArray, FloatArray, FloatA
     # A short answer may still come in time.
     chance = 1.0 - answers.alive(np.maximum(until, 0.0) / token)
     lost = (until < 0.0) | (chance < HOPELESS)
-    slack = np.where(lost, BEHIND, np.maximum(slack, 0.0))
+    # It waits its turn as a reader does: its claim grows with the time since the deadline.
+    slack = np.where(lost, BEHIND + np.minimum(until, 0.0), np.maximum(slack, 0.0))
     return lost, slack, np.full(len(index), 1.0 / (MARGIN * token))
 
 

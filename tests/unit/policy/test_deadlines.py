@@ -74,7 +74,7 @@ def test_readers_who_wait_go_before_a_newcomer_with_time(by, make_stream) -> Non
     assert first(5.0) == 1, "it cannot be kept"
 
 
-@pytest.mark.parametrize(("deadline", "lost"), [(15.0, True), (21.0, False), (5.0, True)])
+@pytest.mark.parametrize(("deadline", "lost"), [(15.0, True), (21.0, False)])
 def test_what_is_lost_goes_behind(by, make_stream, deadline, lost) -> None:
     state = by([half_done(make_stream)], [deadline])
     seen = with_deadlines(state)
@@ -82,6 +82,12 @@ def test_what_is_lost_goes_behind(by, make_stream, deadline, lost) -> None:
     assert bool(leeway(seen)[0] == BEHIND) is lost
     if not lost:
         assert leeway(seen)[0] == 0.0, "the margin is gone, and it needs every step"
+
+
+def test_what_is_long_lost_is_served_at_last(by, make_stream) -> None:
+    past = [half_done(make_stream, arrival=arrival) for arrival in (80.0, 20.0, -100.0)]
+    seen = with_deadlines(by(past, [10.0] * 3))
+    assert leeway(seen).tolist() == [BEHIND - 10.0, BEHIND - 70.0, BEHIND - 190.0]
 
 
 def test_it_takes_memory_from_a_reader_who_is_far_ahead(by, make_stream) -> None:

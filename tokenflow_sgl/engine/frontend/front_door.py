@@ -7,8 +7,9 @@ before its HTTP 200 is sent. What this process has let in since the last load co
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -24,6 +25,8 @@ from tokenflow_sgl.lifecycle.door import Door
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.policy.outlook import AHEAD, WaitOutlook, nothing_waits
 from tokenflow_sgl.qos.classes import QosClass
+
+logger = logging.getLogger(__name__)
 
 CHARACTERS = 4.0
 """Characters that a token of a prompt has, where it comes as text: it is not read twice."""
@@ -80,6 +83,7 @@ class FrontDoor:
         self._refused = refused
         self._door = Door()
         self._seen: object = None
+        self._failed = False
 
     def pass_on(self, obj: Any) -> None:
         """Let a request pass.
@@ -91,14 +95,16 @@ class FrontDoor:
             TooLongError: The first token of one of them would come too late.
             RateError: It asks for what the server cannot do.
         """
-        terms = [most_of(each, self._config) for each in _each(obj.sampling_params)]
+        params = getattr(obj, "sampling_params", None)
+        terms = [most_of(each, self._config) for each in _each(params)]
         qos_class, most = min(terms, key=lambda each: each[1] or math.inf)
+        prompts = prompts_of(obj)
         if not most:
-            return
+            return self._door.let_in(len(prompts))
         if self._without is not None:
             raise RateError(f"{MAX_WAIT_KEY} is {most:g}; it must be 0 with {self._without}.")
         self._look()
-        for prompt in prompts_of(obj):
+        for prompt in prompts:
             wait = self._door.refuses(0.0, prompt, most)
             if wait is not None:
                 if self._refused is not None:
@@ -106,12 +112,20 @@ class FrontDoor:
                 raise TooLongError(wait, most)
 
     def _look(self) -> None:
-        loads = self._load()
-        seen = [load.timestamp for load in loads]
-        if seen != self._seen:
-            self._seen = seen
+        try:
+            loads = self._load()
+            seen = [load.timestamp for load in loads]
+            if seen == self._seen:
+                return
             rows = [getattr(load, OUTLOOK, None) for load in loads]
             self._door.look(together([each for each in rows if each is not None]))
+            self._seen = seen
+        except Exception:
+            # No request fails for what is only about its wait.
+            self._door, self._seen = Door(), None
+            if not self._failed:
+                self._failed = True
+                logger.exception("loads cannot be read, so no request is refused; told once")
 
 
 def together(outlooks: list[list[list[float]]]) -> WaitOutlook:
@@ -142,14 +156,13 @@ def _each(params: Any) -> list[Any]:
     return params if isinstance(params, list) and params else [params]
 
 
-def prompts_of(obj: Any) -> Iterable[int | None]:
+def prompts_of(obj: Any) -> Sequence[int | None]:
     """Tokens of each prompt, about; None: not known."""
     ids, text = getattr(obj, "input_ids", None), getattr(obj, "text", None)
-    if ids:
+    if isinstance(ids, list) and ids:
         return [len(each) for each in ids] if isinstance(ids[0], list) else [len(ids)]
-    if isinstance(text, list):
-        return [int(len(each) / CHARACTERS) for each in text]
-    return [int(len(text) / CHARACTERS) if isinstance(text, str) else None]
+    texts = text if isinstance(text, list) and text else [text]
+    return [int(len(each) / CHARACTERS) if isinstance(each, str) else None for each in texts]
 
 
 def pass_door(manager: Manager, obj: Any) -> None:

@@ -1,0 +1,138 @@
+"""The door of a process that serves HTTP: whom it lets in, and what never fails a request."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.frontend.front_door import (
+    FrontDoor,
+    TooLongError,
+    prompts_of,
+    retry_after,
+    together,
+)
+from tokenflow_sgl.engine.terms import RateError
+from tokenflow_sgl.policy import WorkingSetConfig
+
+BUSY = [[100.0, 200.0], [3.0, 4.0, 5.0, 6.0, 7.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
+"""What a load says of the wait: prompts, and a row for each."""
+
+
+def load(outlook: Any = BUSY, timestamp: float = 1.0) -> Any:
+    return SimpleNamespace(timestamp=timestamp, tokenflow_outlook=outlook)
+
+
+def request(custom: Any = None, tokens: int = 100, **more: Any) -> Any:
+    params = {} if custom is None else {"custom_params": custom}
+    return SimpleNamespace(
+        **{"sampling_params": params, "input_ids": [1] * tokens, "rid": None, **more}
+    )
+
+
+def door(loads: Any = None, *, most: float = 0.0, without: str | None = None) -> FrontDoor:
+    config = TokenFlowConfig(working_set=WorkingSetConfig(max_wait=most))
+    return FrontDoor(config, lambda: [load()] if loads is None else loads, None, without)
+
+
+def test_who_would_wait_too_long_is_told_for_how_long() -> None:
+    with pytest.raises(TooLongError, match=r"expected in 3\.0 s, later than the 2 s") as caught:
+        door(most=2.0).pass_on(request())
+    assert caught.value.after == 1
+    assert str(caught.value).endswith("Try again in 1 s.")
+
+
+@pytest.mark.parametrize(("custom", "passes"), [(5, True), (2, False), (0, True)])
+def test_a_request_says_for_itself(custom, passes) -> None:
+    asked = request({"tokenflow_max_wait": custom})
+    for most in (0.0, 1.0, 600.0):
+        if passes:
+            door(most=most).pass_on(asked)
+        else:
+            with pytest.raises(TooLongError):
+                door(most=most).pass_on(asked)
+
+
+def test_a_longer_prompt_waits_longer() -> None:
+    door(most=5.0).pass_on(request(tokens=100))
+    with pytest.raises(TooLongError):
+        door(most=5.0).pass_on(request(tokens=200))
+
+
+def test_those_that_pass_make_the_next_ones_wait_until_a_new_load_knows_of_them() -> None:
+    loads = [load()]
+    one = door(loads, most=3.6)
+    for _ in range(3):
+        one.pass_on(request())  # 3.0, 3.25 and 3.5 s
+    with pytest.raises(TooLongError):
+        one.pass_on(request())
+    loads[0] = load(timestamp=2.0)
+    one.pass_on(request())
+
+
+def test_those_that_may_wait_count_too() -> None:
+    one = door(most=3.6)
+    one.pass_on(request({"tokenflow_max_wait": 0}, text=None))
+    one.pass_on(request())
+    for _ in range(4):
+        one.pass_on(request({"tokenflow_max_wait": 0}))
+    with pytest.raises(TooLongError):
+        one.pass_on(request())
+
+
+def test_several_prompts_at_once_are_let_in_together_or_not() -> None:
+    several = request(input_ids=[[1] * 100] * 4)
+    with pytest.raises(TooLongError):
+        door(most=3.6).pass_on(several)
+    door(most=4.0).pass_on(several)
+
+
+@pytest.mark.parametrize("loads", [[], [load(None)], [object()], [load([[1.0]])], None])
+def test_what_cannot_be_read_refuses_none(loads) -> None:
+    def failing() -> list[Any]:
+        if loads is None:
+            raise OSError
+        return loads
+
+    config = TokenFlowConfig(working_set=WorkingSetConfig(max_wait=0.001))
+    one = FrontDoor(config, failing)
+    for _ in range(3):
+        one.pass_on(request())
+
+
+def test_replicas_offer_the_shortest_wait() -> None:
+    shorter = [[100.0], [1.0, 2.0, 3.0, 4.0, 5.0]]
+    found = together([BUSY, shorter])
+    assert found.expected(0.0, 100) == 1.0
+    # Four of eight come to each of them.
+    assert 1.5 < found.expected(0.0, 100, ahead=8) < 2.5
+
+
+def test_where_none_can_be_refused_the_key_is() -> None:
+    one = door(without="--disaggregation-mode decode")
+    one.pass_on(request())
+    with pytest.raises(RateError, match="it must be 0 with --disaggregation-mode decode"):
+        one.pass_on(request({"tokenflow_max_wait": 2}))
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ({"input_ids": [1, 2, 3]}, [3]),
+        ({"input_ids": [[1], [1, 2]]}, [1, 2]),
+        ({"input_ids": None, "text": "x" * 40}, [10]),
+        ({"input_ids": None, "text": ["x" * 40, "y" * 4]}, [10, 1]),
+        ({"input_ids": None, "text": None}, [None]),
+        ({"input_ids": [], "text": []}, [None]),
+        ({"input_ids": None, "text": [7]}, [None]),
+    ],
+)
+def test_prompts_are_counted_as_they_come(more, found) -> None:
+    assert prompts_of(SimpleNamespace(**more)) == found
+
+
+def test_retry_after_is_whole_seconds() -> None:
+    assert [retry_after(wait, 2.0) for wait in (2.1, 3.0, 3.01, 60.0)] == [1, 1, 2, 58]
