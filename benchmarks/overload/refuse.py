@@ -68,7 +68,7 @@ class Place:
 
 PLACES = {
     "h200-200k": Place("h200", 200_000, "h200-c?duration=200&readers=20&share=0.5"),
-    "h200": Place("h200", None, "h200-c?duration=100&readers=20&share=0.5"),
+    "h200": Place("h200", None, "h200-c?duration=300&readers=20&share=0.5"),
 }
 TITLES = {
     "h200-200k": "H200 with 200,000 KV tokens, 400,000 on the host",

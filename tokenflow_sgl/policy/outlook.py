@@ -14,16 +14,18 @@ benchmarks/overload has how true it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State, Streams
+from tokenflow_sgl.contract.lengths import LengthCurves
 from tokenflow_sgl.contract.needs import kv_kept
-from tokenflow_sgl.policy.admission import UNMEASURED, prefills_due, promised_share
+from tokenflow_sgl.policy.admission import ONGOING, UNMEASURED, prefills_due, promised_share
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import with_deadlines
-from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
+from tokenflow_sgl.policy.demand import FINAL_SHARE, STOCKING, Asking
 from tokenflow_sgl.policy.queueing import SHORTEST_PREFILL, Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.supply import Supply, supplied
 from tokenflow_sgl.policy.urgency import HEAD_START
@@ -150,7 +152,27 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     # A newcomer overtakes those with far longer prompts.
     turns = -HEAD_START / np.maximum(prefills, SHORTEST_PREFILL)
     places = keys.searchsorted(turns, side="right").tolist()
-    joining = _Joining(state, config, waiting, like)
+    waits = _waits(state, _Joining(state, config, waiting, like), places, prefills)
+    worst = streams.lengths.worst
+    if worst is not None:
+        # Who joins has passed the test of time with these lengths, too.
+        joining = _Joining(state, config, waiting, like, worst=worst)
+        waits = np.maximum(waits, _waits(state, joining, places, prefills))
+    return WaitOutlook(state.now, prompts, np.minimum(waits, LONGEST), like)
+
+
+def _waits(
+    state: State, joining: _Joining, places: Sequence[int], prefills: FloatArray
+) -> FloatArray:
+    """Seconds until first tokens by prompt and `AHEAD`, shape (p, len(AHEAD)).
+
+    Args:
+        state: As it is.
+        joining: Of those that wait; they join by this.
+        places: Of newcomers among them, by prompt, ascending, shape (p,).
+        prefills: Seconds of newcomers' prefills, shape (p,).
+    """
+    streams, waiting = state.streams, joining.waiting
     size = max(-(-len(waiting) // MOST_BLOCKS), 1)
     rate = float(np.count_nonzero(streams.arrival > state.now - RECENT)) / RECENT
     begin, waits = 0, np.zeros((len(LENGTHS), len(AHEAD)))
@@ -163,7 +185,7 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
         # While it waits, others with shorter prompts come and go before it.
         each = max(float(waits[row, EACH] - waits[row, 0]), 0.0) / float(AHEAD[EACH])
         waits[row] /= 1.0 - min(rate * LENGTHS[row] * each, MOST_OVERTAKEN)
-    return WaitOutlook(state.now, prompts, np.minimum(waits, LONGEST), like)
+    return waits
 
 
 def _in_order(state: State, config: WorkingSetConfig) -> tuple[IntArray, FloatArray]:
@@ -187,19 +209,31 @@ class _Joining:
         config: Parameters of the policy.
         waiting: Streams that have not joined, in their order.
         like: What further requests are like.
+        worst: Lengths of all answers in place of careful ones, and then memory does not count.
     """
 
     def __init__(
-        self, state: State, config: WorkingSetConfig, waiting: IntArray, like: Usual
+        self,
+        state: State,
+        config: WorkingSetConfig,
+        waiting: IntArray,
+        like: Usual,
+        *,
+        worst: LengthCurves | None = None,
     ) -> None:
+        self.waiting = waiting
         members = state.streams.member.nonzero()[0]
-        asking = Asking(state, config, members, waiting)
+        asking = Asking(state, config, members, waiting, worst=worst)
         context, own = float(like.prompt.mean()), float(like.prompt.mean())
         if len(asking.index):
             context, own = asking.mean_length, asking.mean_own
         supply = supplied(state, context, own, UNMEASURED)
         column, start = _AT[:, None], asking.start
-        demand, held = asking.demand(column, supply, 0.0), asking.held(column, supply)
+        crowd = asking.crowd.item(0)
+        # Where streams take turns in memory: a stock for each, and later newcomers' prefills.
+        stock = config.hysteresis if crowd >= 1.0 else 0.0
+        self._usual_prefills = ONGOING * state.prefill_share * _AT if crowd >= 1.0 else _AT * 0.0
+        demand, held = asking.demand(column, supply, stock), asking.held(column, supply)
         self._demand, self._held = demand[:, start:], held[:, start:]
         self._prefill = state.prefill_seconds_of(waiting)
         self._due = self._done = prefills_due(state, members)
@@ -207,10 +241,12 @@ class _Joining:
         # The engine works through what is asked as fast as it can: so far ahead it is by then.
         reached = np.interp(_AT, self._wanted + self._due, _AT) if start else _AT
         self._taken = np.interp(np.maximum(reached, _AT), _AT, held[:, :start].sum(axis=1))
-        self._may = promised_share(asking, _AT, asking.crowd.item(0)) * _AT
+        self._may = promised_share(asking, _AT, crowd) * _AT
         room = config.fill * kv_kept(state.memory) - asking.shared
         self._room = max(room - FINAL_SHARE * asking.spread, 1.0)
-        self._usual = _asked_by(like, state, supply)
+        if worst is not None:
+            self._room = np.inf
+        self._usual = _asked_by(like, worst or state.streams.lengths.careful, supply, stock)
         self._joined = 0
 
     def add(self, block: IntArray) -> None:
@@ -253,6 +289,7 @@ class _Joining:
         first = self._joined
         shifts = _SHIFTS[first:]
         late = self._due + np.minimum(prefill, np.maximum(_AT[None, :] - _AT[first:, None], 0.0))
+        late = np.maximum(late, self._usual_prefills)
         # How far beyond what may be promised, as a share of it; below 0: it fits.
         over = (self._wanted + shifts @ demand + late) / np.maximum(self._may, 1e-9) - 1.0
         over = np.maximum(over, (self._taken + shifts @ held) / self._room - 1.0)
@@ -272,15 +309,18 @@ class _Joining:
         return first + place, at
 
 
-def _asked_by(like: Usual, state: State, supply: Supply) -> tuple[FloatArray, FloatArray]:
+def _asked_by(
+    like: Usual, lengths: LengthCurves, supply: Supply, stock: float
+) -> tuple[FloatArray, FloatArray]:
     """Engine seconds that one of these requests asks for within `_AT`, and KV that it holds then.
 
     On average, each of shape (len(_AT),).
     """
     column = _AT[:, None]
     none = np.zeros(len(like.prompt), dtype=np.int64)
-    answers = state.streams.lengths.careful.remaining(like.kind, none, like.limit)
-    tokens = np.minimum(column * like.rate, column * supply.speed)
+    answers = lengths.remaining(like.kind, none, like.limit)
+    ahead = np.minimum(STOCKING * column, stock)
+    tokens = np.minimum((column + ahead) * like.rate, column * supply.speed)
     read: FloatArray = np.asarray(like.prompt + supply.row, dtype=np.float64)
     demand = (answers.work(read, tokens) * supply.token_cost).mean(axis=1)
     held = (like.prompt + FINAL_SHARE * answers.left) * answers.alive(tokens)
