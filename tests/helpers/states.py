@@ -42,6 +42,8 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "shared": 0,
         "weight": 1.0,
         "tolerance": 0.0,
+        "tenant": None,
+        "tenant_weight": 1.0,
         "tbt_slo": math.nan,
         "tpot_slo": math.nan,
         "first_text": None,
@@ -106,6 +108,10 @@ def state(
             shared=column("shared", np.int64) if any(r["shared"] for r in rows) else None,
             weight=column("weight", np.float64),
             tolerance=column("tolerance", np.float64),
+            tenant=column("tenant", np.int64)
+            if any(r["tenant"] is not None for r in rows)
+            else None,
+            tenant_weight=column("tenant_weight", np.float64),
             tbt_slo=column("tbt_slo", np.float64),
             tpot_slo=column("tpot_slo", np.float64),
             first_text=column("first_text", np.float64),

@@ -84,8 +84,11 @@ class Prefill:
             running streams decode in the prefill step, too, unless `hold_mixed` is set.
         hold_mixed: Run one decode step first in any case; only with `hold`.
         limit: Tokens of it at most; None: the engine's own limit.
+        begun: Of these, tokens of the prompt at most of which earlier steps computed a part, so
+            that others begin beside it; None: as many as there is room for.
     """
 
     hold: bool = False
     hold_mixed: bool = False
     limit: int | None = None
+    begun: int | None = None

@@ -50,6 +50,7 @@ class State:
         kv_rate: Tokens of context that decoding read per second, lately, while more streams were
             served than the memory holds, prefills not counted; NaN while unknown.
         prefill_share: Share of the time that prefills took then; 0.0 while unknown.
+        chunk: Tokens of a prefill step at most; 0 where the body does not know.
         links: Between device and host memory, as measured.
         model: Its shape.
         memo: What the policy's last `Decision` carried; None at first, and after an idle decision
@@ -65,6 +66,7 @@ class State:
     throughput: float = float("nan")
     kv_rate: float = float("nan")
     prefill_share: float = 0.0
+    chunk: int = 0
     links: Links = field(default_factory=Links)
     model: ModelShape = field(default_factory=ModelShape)
     memo: object = None

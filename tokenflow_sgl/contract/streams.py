@@ -67,6 +67,9 @@ class Streams:
         priority: Larger is more urgent, a whole number; None: none has any.
         tolerance: Seconds of waiting for text, for the first as for more, that its reader does not
             mind; None: none for any.
+        tenant: Number of who asks, 0 or more; None: tenants are not told apart.
+        tenant_weight: Of each stream's tenant, above 0: its claim to a share of the server relative
+            to other tenants; None: all alike.
         lengths: How long answers get, as far as it is known.
     """
 
@@ -99,6 +102,8 @@ class Streams:
     weight: FloatArray | None = None
     tolerance: FloatArray | None = None
     priority: FloatArray | None = None
+    tenant: IntArray | None = None
+    tenant_weight: FloatArray | None = None
     lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:

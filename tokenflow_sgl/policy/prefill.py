@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.tenancy import PrefillTurn
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
 SLOWER = 1.1
@@ -21,11 +24,19 @@ FAIR_SHARE = 2.0
 prompt pays for the weights and the rows more often than for itself."""
 UNNOTICED = 0.065
 """Seconds beyond the time in which a token is read: two thirds of what counts as a stall."""
+CATCHES_UP = 0.5
+"""Of the time in which a token is read, the longest step beside which a reader catches up whose
+tenant comes before the prefill's."""
+QUANTUM = 0.03
+"""Seconds of a step of a tenant that was given more than another: a newcomer of that one waits for
+the end of two such steps, the one under way and the one that is planned."""
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
 
-def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefill:
+def prefill_gate(
+    state: State, config: WorkingSetConfig, run: IntArray, turn: PrefillTurn | None = None
+) -> Prefill:
     """What the next prefill step may be.
 
     A mixed step gives each reader a token, so it is not held back for them, unless even the
@@ -36,39 +47,67 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
         state: As it is.
         config: Parameters of the policy.
         run: Streams that are to start or resume, as indices.
+        turn: Which tenant's it is; None: tenants make no difference.
     """
-    limit, slow = _limit(state, config, run)
+    begun = None
+    if turn is not None:
+        state, begun = _seen_by(state, turn), turn.begun
+    limit, slow = _limit(state, config, run, turn)
     hold = reader_would_stall(state, config, run)
     if not (hold and slow and limit is not None):
-        return Prefill(hold=hold, limit=limit)
+        return Prefill(hold=hold, limit=limit, begun=begun)
     seconds = float(state.costs.prefill_seconds(limit)) + state.decode_seconds
-    return Prefill(hold=True, hold_mixed=reader_runs_dry(state, seconds), limit=limit)
+    hold_mixed = reader_runs_dry(state, seconds)
+    return Prefill(hold=True, hold_mixed=hold_mixed, limit=limit, begun=begun)
 
 
-def _limit(state: State, config: WorkingSetConfig, run: IntArray) -> tuple[int | None, bool]:
+def _seen_by(state: State, turn: PrefillTurn) -> State:
+    """The state in which only those have readers that the step may have to be shorter for."""
+    if turn.reads.all():
+        return state
+    streams = dataclasses.replace(state.streams, streaming=state.streams.streaming & turn.reads)
+    return dataclasses.replace(state, streams=streams)
+
+
+def _limit(
+    state: State, config: WorkingSetConfig, run: IntArray, turn: PrefillTurn | None
+) -> tuple[int | None, bool]:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
     Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, and at least what
     takes `LEAST_SHARE` of the rest of the step, or `FAIR_SHARE` if that goes unnoticed; else None,
     the engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
+
+    Among tenants, newcomers that begin beside another's prompt do so as a whole, and what readers
+    have who come before a prefill is not spent on it: they catch up beside it.
     """
+    if turn is not None and turn.tokens is not None:
+        return turn.tokens, False
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
     # What thinks has no reader to stall: shorter chunks would only delay the newcomers. A newcomer
     # in its prefill counts as one that stalls: else its chunks spend what the others have unread.
     # On 4090-b, 38 % of the readers stalled then instead of 8 %, and less was effective.
     reading = streams.read_index
+    quantum = np.inf if turn is None or not turn.first.any() else QUANTUM
     if not len(reading):
         streamed = streams.streaming.take(streams.running_index).any()
-        return (longest if streamed else None), False
+        if not np.isfinite(quantum) or costs.prefill is None:
+            return (longest if streamed else None), False
     if costs.prefill is None:
         return longest, False
     constant, per_token, per_work = costs.prefill
+    cost = per_token + per_work * _prefix(state, run)
+    if np.isfinite(quantum):
+        longest = min(max(int(quantum / cost), SHORTEST_CHUNK), longest) if cost > 0.0 else longest
+    if not len(reading):
+        return longest, False
     ahead = leeway(state).take(reading)
     # A stream gets a decode step's tokens per prefill step, beside it or between two: steps in
     # which its reader reads as many do not make it worse.
     pace = costs.tokens_per_step / streams.rate.take(reading)
-    if len(streams.waiting_index) > MANY * len(reading):
+    waiting = len(streams.waiting_index) if turn is None else turn.waiting
+    if waiting > MANY * len(reading):
         pace = SLOWER * pace
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
@@ -78,7 +117,8 @@ def _limit(state: State, config: WorkingSetConfig, run: IntArray) -> tuple[int |
     if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
         fair = min(FAIR_SHARE * beside, float(pace.min()) + UNNOTICED - beside)
         seconds = max(seconds, LEAST_SHARE * beside, fair)
-    cost = per_token + per_work * _prefix(state, run)
+    if turn is not None and (first := turn.first.take(reading)).any():
+        seconds = min(seconds, float(np.maximum(ahead, CATCHES_UP * pace)[first].min()) - beside)
     most = seconds / cost if cost > 0.0 else np.inf
     return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
 

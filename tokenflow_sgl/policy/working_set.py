@@ -43,6 +43,15 @@ from tokenflow_sgl.policy.stress import (
     prefills_stall_readers,
     under_stress,
 )
+from tokenflow_sgl.policy.tenancy import (
+    Service,
+    TenantView,
+    own_step,
+    prefill_turn,
+    served,
+    tenancy_of,
+)
+from tokenflow_sgl.policy.tenant_exchange import above_share, exchange_by_shares, join_by_shares
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
 HELD_UP_SECONDS = 10.0
@@ -63,6 +72,8 @@ class WorkingSetMemo:
             None: not looked up yet.
         held_up: When SGLang's own policy was last seen to pass over a newcomer (-inf: never).
         decided: The policy decided in the pass before.
+        service: What tenants have been given.
+        queues: As `queue`, of each tenant by its number.
     """
 
     planned: float = -np.inf
@@ -73,6 +84,8 @@ class WorkingSetMemo:
     index: IntArray = field(default_factory=lambda: _NOWHERE, compare=False)
     held_up: float = -np.inf
     decided: bool = True
+    service: Service = field(default_factory=Service, compare=False)
+    queues: dict[int, Queue] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,13 +113,22 @@ class WorkingSetPolicy:
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
         held_up, patience = self._held_up(state, memo)
-        if not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state)):
+        view = (
+            TenantView(state) if state.streams.tenant is not None and len(state.streams) else None
+        )
+        stress = under_stress(state, patience, memo.decided) or prefills_stall_readers(state)
+        # Where tenants have shares, no prompt is computed before it was looked whose turn it is.
+        if not (stress or (view is not None and len(state.streams.waiting_index))):
             return _idle(held_up)
         memo = dataclasses.replace(memo, held_up=held_up, decided=True)
+        if view is not None:
+            memo = dataclasses.replace(memo, service=served(state, view, memo.service))
         due = self._plan_is_due(state, memo.planned)
-        plan = self._plan(state, memo) if due else self._carry_on(state, memo)
+        if view is not None and len(view) < 2:
+            view = None
+        plan = self._plan(state, memo, view) if due else self._carry_on(state, memo)
         wanted = plan.memo.index
-        preempt = plan.preempt + self._emergency(state, plan.preempt)
+        preempt = plan.preempt + self._emergency(state, plan.preempt, view)
         run, restores = restore(
             state,
             wanted,
@@ -116,6 +138,16 @@ class WorkingSetPolicy:
         )
         if not due and not self._resumes_now(state, run):
             run = ()
+        tenant_turn = None
+        if view is not None:
+            step = own_step(state, view, memo.service, run)
+            run, begins = tuple(step.tolist()), state.streams.find(step)
+            chunk = self.config.prefill_chunk
+            tenant_turn = prefill_turn(state, view, memo.service, begins, chunk)
+        prefill = prefill_gate(state, self.config, wanted, tenant_turn)
+        if state.streams.tenant is not None and prefill.limit is None:
+            # Whoever comes next waits for the end of this step.
+            prefill = dataclasses.replace(prefill, limit=self.config.prefill_chunk)
         return Decision(
             Mode.WORKING_SET,
             admit=plan.admit,
@@ -123,7 +155,7 @@ class WorkingSetPolicy:
             run=run,
             restore=restores,
             write=proactive_writes(state, preempt) if self.config.write_ahead else (),
-            prefill=prefill_gate(state, self.config, wanted),
+            prefill=prefill,
             wake=next_look(state, plan.memo.planned, self.config.cycle),
             memo=plan.memo,
         )
@@ -184,12 +216,18 @@ class WorkingSetPolicy:
 
     # ---- what -----------------------------------------------------------------------
 
-    def _plan(self, state: State, memo: WorkingSetMemo) -> _Plan:
+    def _plan(self, state: State, memo: WorkingSetMemo, view: TenantView | None) -> _Plan:
         streams = state.streams
-        queue = waiting_queue(state, memo.queue)
-        keys = queue_keys(state, queue, self.config)
-        admission = self._rules.join(state, keys)
-        outcome = exchange(state, self.config, admission, keys)
+        queue, queues = waiting_queue(state, memo.queue), memo.queues
+        if view is None:
+            keys = queue_keys(state, queue, self.config)
+            admission = self._rules.join(state, keys)
+            outcome = exchange(state, self.config, admission, keys)
+        else:
+            tenancy = tenancy_of(state, self.config, view, memo.service, memo.queues)
+            queues = tenancy.queues
+            admission = join_by_shares(state, self._rules, tenancy)
+            outcome = exchange_by_shares(state, self.config, admission, tenancy)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt
         rest = thinned(state, parked(state, self.config, share)).tolist()
@@ -204,7 +242,11 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         slots = tuple(streams.slot[index].tolist())
         return _Plan(
-            WorkingSetMemo(state.now, slots, share, queue, streams.standing, index, memo.held_up),
+            WorkingSetMemo(
+                *(state.now, slots, share, queue, streams.standing, index, memo.held_up),
+                service=memo.service,
+                queues=queues,
+            ),
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
@@ -233,10 +275,13 @@ class WorkingSetPolicy:
         soon = leeway(state).take(index) < self.config.cycle
         return bool((soon | streams.waiting.take(index)).any())
 
-    def _emergency(self, state: State, leaving: tuple[Preempt, ...]) -> tuple[Preempt, ...]:
+    def _emergency(
+        self, state: State, leaving: tuple[Preempt, ...], view: TenantView | None = None
+    ) -> tuple[Preempt, ...]:
         """Preempt the least urgent streams when the next decode steps would not fit.
 
-        leaving: What is preempted in this pass anyway.
+        leaving: What is preempted in this pass anyway. view: Tenants; those above their shares
+        come first; None: they make no difference.
         """
         streams, memory = state.streams, state.memory
         batch = len(streams.running_index)
@@ -249,7 +294,10 @@ class WorkingSetPolicy:
         can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
         # Without text there is nothing to be ahead with; readers that stall are hit harder.
         ahead = np.where(streams.thinks[can], 0.0, leeway(state)[can])
-        order = can[np.argsort(-turn(ahead, weights(streams, can)), kind="stable")]
+        last = -turn(ahead, weights(streams, can))
+        order = can[np.argsort(last, kind="stable")]
+        if view is not None:
+            order = can[np.lexsort((last, ~above_share(view).take(can)))]
         chosen: list[Preempt] = []
         for index in order.tolist():
             left = batch - len(chosen)

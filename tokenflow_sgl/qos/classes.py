@@ -36,10 +36,18 @@ LONGEST_MAX_WAIT = 600.0
 """Seconds: longer waits are not foreseen."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 10.0
 """A stream may wait a hundred times as long as another, and no longer."""
+LEAST_SHARE, MOST_SHARE = 0.01, 100.0
+"""Weights that a tenant can have."""
+MOST = 1_000_000
+"""Of what a tenant's cap counts."""
 SLOS = ("ttft_slo", "tbt_slo", "tpot_slo")
 DEADLINE = "deadline"
 OBJECTIVES = (*SLOS, DEADLINE)
 """Names of the objectives that a class can have."""
+OTHERS = "others"
+"""Name in a class file of all tenants that it does not name; each of them is granted as much."""
+MOST_NAMED = 63
+"""Tenants that a class file names at most."""
 UNSAID, OWN_RATE = "default", "custom"
 """Names, in metrics, of requests that state nothing and of those that state a rate of their own."""
 
@@ -136,6 +144,55 @@ DEFAULT_CLASS = "reading"
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """What an operator grants one of those who ask.
+
+    Attributes:
+        name: As metrics say it; the key of its requests.
+        weight: Its claim to a share of the server, relative to other tenants.
+        streams: Requests of it at most that the server takes at once; None: any number.
+        rests: Of its streams at most whose readers rest at once; None: any number.
+        rate: Tokens per second at most that its readers count as reading; None: what they state.
+
+    Raises:
+        ClassError: A value is of another type, or out of its range.
+    """
+
+    name: str
+    weight: float = 1.0
+    streams: int | None = None
+    rests: int | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for field, low, high in (
+            ("weight", LEAST_SHARE, MOST_SHARE),
+            ("rate", LOWEST_RATE, HIGHEST_RATE),
+        ):
+            value = getattr(self, field)
+            if value is None and field == "rate":
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and low <= value <= high):
+                raise ClassError(
+                    f"{field} is {shown(value)}; allowed is a number from {low:g} to {high:g}"
+                )
+            object.__setattr__(self, field, float(value))
+        for field, low in (("streams", 1), ("rests", 0)):
+            value = getattr(self, field)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= MOST:
+                raise ClassError(
+                    f"{field} is {shown(value)}; allowed is a whole number from {low} to {MOST}"
+                )
+
+
+UNNAMED = Tenant("")
+"""What a tenant has that the class file does not name."""
+
+
+@dataclass(frozen=True, slots=True)
 class QosClasses:
     """The classes of a server.
 
@@ -143,11 +200,19 @@ class QosClasses:
         known: By name.
         default: For requests that state nothing.
         deposit: Whether streams with a reader have a deposit, whatever their class.
+        tenants: What those who ask are granted, by their keys.
+        others: What each other one is granted.
     """
 
     known: Mapping[str, QosClass]
     default: QosClass
     deposit: bool = False
+    tenants: Mapping[str, Tenant] = dataclasses.field(default_factory=dict)
+    others: Tenant = UNNAMED
+
+    def tenant(self, key: str) -> Tenant:
+        """What the tenant of this key is granted."""
+        return self.tenants.get(key, self.others)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -198,9 +263,10 @@ def load_classes(path: str | Path) -> QosClasses:
 
 
 def _classes(read: Mapping[str, Any]) -> QosClasses:
-    _known_fields(read, ("classes", "default"))
-    given = read.get("classes")
-    if not isinstance(given, dict) or not given:
+    _known_fields(read, ("classes", "default", "tenants"))
+    tenants = _tenants(read.get("tenants", {}))
+    given = read.get("classes", {} if tenants else None)
+    if not isinstance(given, dict) or not (given or tenants):
         raise ClassError(
             f"classes is {shown(given)}; allowed is a table for each class, [classes.NAME]"
         )
@@ -208,7 +274,29 @@ def _classes(read: Mapping[str, Any]) -> QosClasses:
     default = read.get("default", DEFAULT_CLASS)
     if not isinstance(default, str):
         raise ClassError(f"default is {shown(default)}; allowed is the name of a class")
-    return QosClasses(known, known[DEFAULT_CLASS]).with_default(default)
+    others = tenants.pop(OTHERS, UNNAMED)
+    classes = QosClasses(known, known[DEFAULT_CLASS], tenants=tenants, others=others)
+    return classes.with_default(default)
+
+
+def _tenants(given: Any) -> dict[str, Tenant]:
+    if not isinstance(given, dict):
+        raise ClassError(
+            f"tenants is {shown(given)}; allowed is a table for each tenant, [tenants.NAME]"
+        )
+    if len(given) > MOST_NAMED:
+        raise ClassError(f"tenants are {len(given)}; allowed are {MOST_NAMED} at most")
+    return {name: _tenant(name, row) for name, row in given.items()}
+
+
+def _tenant(name: str, row: Any) -> Tenant:
+    try:
+        if not isinstance(row, dict):
+            raise ClassError(f"it is {shown(row)}; allowed is a table, [tenants.{name}]")
+        _known_fields(row, tuple(item.name for item in fields(Tenant) if item.name != "name"))
+        return Tenant(name, **row)
+    except ClassError as error:
+        raise ClassError(f"tenant {name}: {error}") from None
 
 
 def _class(name: str, row: Any) -> QosClass:

@@ -67,7 +67,10 @@ def test_without_a_default_the_readers_read(load) -> None:
         ("", "classes is None; allowed is a table for each class, [classes.NAME]"),
         ("classes = 5", "classes is 5; allowed is a table for each class, [classes.NAME]"),
         ("[classes]", "classes is {}; allowed is a table for each class, [classes.NAME]"),
-        ("[class.voice]\nrate = 5", "the field 'class' is unknown; allowed are classes, default"),
+        (
+            "[class.voice]\nrate = 5",
+            "the field 'class' is unknown; allowed are classes, default, tenants",
+        ),
         (VOICE + "speed = 3", "class voice: the field 'speed' is unknown; allowed are rate, "
             "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo, deadline, deposit, max_wait"),
         (VOICE + 'name = "x"', "class voice: the field 'name' is unknown; allowed are rate, "

@@ -27,6 +27,7 @@ from tokenflow_sgl.lab.sim.actuator import SimActuator
 from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.experience import experienced
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.lab.sim.schedulers.prefill_budget import PrefillBudget
 from tokenflow_sgl.lab.sim.simulated_state import SimulatedStates
 from tokenflow_sgl.lab.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.lab.sim.step import Chunk, Step
@@ -251,6 +252,12 @@ class PolicedScheduler(FcfsScheduler):
             return most
         rows = len(self.core.batch) if self.mixes else 0
         return min(most, max(limit, 1) + rows)
+
+    def chunk_left(self, stream: int, budget: PrefillBudget) -> int:
+        """As the policy says, so that others begin beside it."""
+        most = super().chunk_left(stream, budget)
+        begun = self._decision.prefill.begun
+        return most if begun is None or not self._follows else min(most, max(begun, 1))
 
     def taken(self, chunks: list[Chunk], now: float) -> None:
         """Note the streams that start or resume with this step."""

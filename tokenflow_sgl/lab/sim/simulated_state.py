@@ -73,6 +73,7 @@ class SimulatedStates:
             throughput=timer.throughput(),
             kv_rate=timer.kv_rate(),
             prefill_share=timer.prefill_share(),
+            chunk=core.options.chunked_prefill_size,
             links=core.device.links(now),
             model=ModelShape(core.device.profile.layers, core.device.profile.kv_bytes_per_token),
             memo=memo,
@@ -152,6 +153,9 @@ class SimulatedStates:
                 ("tolerance", streams.tolerance),
             )
         }
+        if streams.tenant is not None:
+            columns["tenant"] = streams.tenant[present]
+            columns["tenant_weight"] = unless(streams.tenant_weight[present], 1.0)
         self._version = phases.version
         self._settled = {
             "standing": Standing(present, phases.phase[present], phases.since[present]),

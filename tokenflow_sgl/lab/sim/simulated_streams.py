@@ -33,6 +33,18 @@ def _expected(request: TraceRequest, classes: QosClasses) -> QosClass:
     return classes.default.paced if request.rate is None else QosClass(OWN_RATE, request.rate)
 
 
+def _tenants(
+    requests: Sequence[TraceRequest], classes: QosClasses
+) -> tuple[IntArray | None, FloatArray]:
+    """Number of each request's tenant, None where none has one, and the tenants' weights."""
+    names = [request.tenant or "" for request in requests]
+    weight = np.array([classes.tenant(name).weight for name in names])
+    if not any(names):
+        return None, weight
+    number = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names], dtype=np.int64), weight
+
+
 class SimulatedStreams:
     """Requests by their index in the trace.
 
@@ -55,6 +67,8 @@ class SimulatedStreams:
             is refused.
         expected_wait: What it was told to wait when it came, where requests may be refused.
         refused: Those that were turned away, and why.
+        tenant: Number of who asks, in the order of the trace; None: no request says so.
+        tenant_weight: Of it, as the classes say.
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far, also of the step under way.
         known: Those of which the scheduler has the results (`StepResults`).
@@ -120,6 +134,7 @@ class SimulatedStreams:
         self.max_wait = np.array(waits) if any(waits) else None
         self.expected_wait = np.full(count, np.nan)
         self.refused: dict[int, str] = {}
+        self.tenant, self.tenant_weight = _tenants(requests, classes)
         names = [request.session or (index,) for index, request in enumerate(requests)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])

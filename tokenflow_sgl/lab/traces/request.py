@@ -47,6 +47,7 @@ class TraceRequest:
         reasoning_tokens: Leading output tokens that are thinking, which no reader sees; at most
             `output_tokens`.
         qos_class: Class that it names to the server, whose rate counts then; None: none.
+        tenant: Name of who asks; None where the trace does not say.
     """
 
     arrival_s: float
@@ -63,6 +64,7 @@ class TraceRequest:
     limit_tokens: int | None = None
     reasoning_tokens: int = 0
     qos_class: str | None = None
+    tenant: str | None = None
 
 
 def continues(earlier: TraceRequest, later: TraceRequest) -> bool:

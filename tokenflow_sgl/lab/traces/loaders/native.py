@@ -45,11 +45,12 @@ _REQUEST = (
     "limit_tokens",
     "reasoning_tokens",
     "qos_class",
+    "tenant",
 )
 _UPDATE = ("time_s", "index", "priority")
 _STATED = (
     *("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority", "limit_tokens"),
-    "qos_class",
+    *("qos_class", "tenant"),
 )
 _PRIORITIES = 2**31  # exclusive bound of a priority's size
 
@@ -209,8 +210,9 @@ def _request(records: Records, row: dict[str, Any], blocks: dict[int, PrefixBloc
         if "rate" in row:
             records.error("excludes rate, which is the class's", "qos_class")
         optional["qos_class"] = records.text(row, "qos_class")
-    if "session" in row:
-        optional["session"] = records.text(row, "session")
+    for column in ("session", "tenant"):
+        if column in row:
+            optional[column] = records.text(row, column)
     for column in ("turn", "think_s"):
         if column in row:
             if "session" not in row:
