@@ -114,6 +114,7 @@ class PolicedAdmission:
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
         limits.active = follow
         limits.prefill_limit = decision.prefill.limit
+        limits.begun = decision.prefill.begun
         limits.align = scheduler.truncation_align_size
         limits.recompute = body.recompute
         own_policy = scheduler.policy

@@ -5,12 +5,15 @@ It knows requests of SGLang's and the table of streams, and no memory.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from sglang.srt.environ import envs
+from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
@@ -18,6 +21,7 @@ from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
+from tokenflow_sgl.engine.tenants import too_many
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.rest_ends import use_adapter
 from tokenflow_sgl.lifecycle.table import Newcomer, StreamTable
@@ -52,13 +56,39 @@ class Book:
     by_rid: dict[str, Any] = field(default_factory=dict)
     undated: list[Any] = field(default_factory=list)
 
-    def arrives(self, req: Req, asked: QosClass, undisturbed: str | None) -> None:
+    def granted(self, req: Req, asked: QosClass, tenant: str | None) -> QosClass:
+        """How a request is read, as far as its tenant may ask for it.
+
+        One whose tenant has as many streams as it may is ended: HTTP 429.
+
+        Args:
+            req: SGLang's.
+            asked: What it asks for.
+            tenant: Key of who asks; None: tenants are not told apart.
+        """
+        tenants = self.table.tenants
+        if tenants is None or tenant is None or req.to_finish is not None:
+            return asked
+        full = tenants.full(tenant)
+        if full is not None and not is_health_check_generate_req(req):
+            req.set_finish_with_abort(
+                too_many(full), HTTPStatus.TOO_MANY_REQUESTS, "RateLimitError"
+            )
+        most = tenants.granted(tenants.number(tenant)).rate
+        if most is None or not asked.reader or asked.rate <= most:
+            return asked
+        return dataclasses.replace(asked, rate=most)
+
+    def arrives(
+        self, req: Req, asked: QosClass, undisturbed: str | None, tenant: str | None = None
+    ) -> None:
         """SGLang has queued a request: from now on it is a stream.
 
         Args:
             req: SGLang's.
             asked: How it is read.
             undisturbed: Why it must not be preempted; None: it may be.
+            tenant: Key of who asks; None: tenants are not told apart.
         """
         if self.alone:
             # Now: SGLang's stamp of when it was created stays in the front end.
@@ -74,6 +104,7 @@ class Book:
             thinking=self.reasoning.begins(req),
             hidden=self.reasoning.hidden,
             priority=shown_priority(self.scheduler, req),
+            tenant=tenant,
         )
         slot = self.table.track(req, asked, newcomer)
         use_adapter(self.table, req, req.lora_id)

@@ -34,9 +34,11 @@ from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_l
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder, recorder_of
 from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS, DeliveryReporter, Effort
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider
 from tokenflow_sgl.lifecycle.door import LOOK_EVERY
+from tokenflow_sgl.lifecycle.live_tenants import LiveTenants
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -57,6 +59,8 @@ def build_core(scheduler: LiveScheduler) -> Core:
     reasoning = Reasoning(scheduler.model_config, scheduler.tokenizer, config.thinking)
     table: StreamTable[Any] = StreamTable(lengths, reasoning=reasoning.tokens)
     table.rests.longest = config.longest_rest
+    if config.tenant_by != TENANTS_OFF:
+        table.tenants = LiveTenants(config.known_classes)
     book = Book(
         scheduler, table, SharedClock(), decides_alone(ranks), config.known_classes, reasoning
     )

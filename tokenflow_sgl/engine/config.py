@@ -13,6 +13,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
     WIDEST_RATIO,
 )
 from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF, check_tenant_by
 from tokenflow_sgl.policy.config import (
     ConfigError,
     WorkingSetConfig,
@@ -39,6 +40,8 @@ OFF_ATTRIBUTE = "_tokenflow_off"
 """The same for why the scheduler stays off although it was asked for."""
 LAUNCH_ATTRIBUTE = "_tokenflow_launch"
 """The same for a name of the launch that no other one on the machine has."""
+TENANT_ATTRIBUTE = "_tokenflow_tenants"
+"""The same for the secret under which this launch hashes the keys of who asks."""
 COMMAND_ATTRIBUTE = "_tokenflow_command"
 """The same for whether a command line asked for it: then a refusal is a line, and no exception."""
 NO_PLANNER = "off"
@@ -98,6 +101,13 @@ class TokenFlowConfig:
         "",
         "rate of requests that state none: tokens per second, or the name of a class; empty: the "
         f"default of the file of classes, or else {DEFAULT_CLASS}",
+        flag=True,
+    )
+    tenant_by: str = setting(
+        TENANTS_OFF,
+        "who asks, where tenants have shares of the server: api-key (the bearer token, or "
+        "x-api-key), user (that of the body), or header:NAME, which a gateway sets; the class file "
+        "names tenants and what each is granted; off: requests are not told apart",
         flag=True,
     )
     deposit: bool = setting(
@@ -194,6 +204,7 @@ class TokenFlowConfig:
         # Read here alone: what rides on SGLang's ServerArgs is the same in all processes.
         object.__setattr__(self, "known_classes", self._known_classes())
         check_settings(self)
+        object.__setattr__(self, "tenant_by", check_tenant_by(self.tenant_by))
         for name in ("lengths_file", "decision_log"):
             value = getattr(self, name)
             if value and not Path(value).absolute().parent.is_dir():

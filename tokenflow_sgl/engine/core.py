@@ -37,6 +37,7 @@ from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
+from tokenflow_sgl.engine.tenants import take_tenant
 from tokenflow_sgl.engine.unsupported_front_ends import without_python
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
@@ -348,9 +349,11 @@ class Core:
             # Thrown out by the engine itself (memory, or pause_generation): it waits as preempted
             # ones do, not in the queue, whose limit is for newcomers.
             return body.pauser.hold(req)
-        asked = None
+        asked = tenant = None
         if not known:
+            tenant = None if book.table.tenants is None else take_tenant(req)
             asked = terms_of(req, book.classes, without_python(self.scheduler.server_args))
+            asked = book.granted(req, asked, tenant)
         with self.gate.queue.whole() as whole:
             queue()
             queued = body.newest(whole) is req
@@ -358,7 +361,7 @@ class Core:
             book.waits(req)
         elif queued and req.to_finish is None and not is_health_check_generate_req(req):
             assert asked is not None
-            book.arrives(req, asked, body.undisturbed(req))
+            book.arrives(req, asked, body.undisturbed(req), tenant)
             slot = book.table.slot(req)
             prompt = int(book.table.prompt[slot])
             expected = self.meters.headroom.comes(book.clock.now, prompt)

@@ -17,6 +17,7 @@ from tokenflow_sgl.engine.config import (
     OFF_ATTRIBUTE,
     PREFIX,
     RESTORE_ATTRIBUTE,
+    TENANT_ATTRIBUTE,
     TokenFlowConfig,
     build,
     flag_settings,
@@ -34,6 +35,7 @@ from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved
 from tokenflow_sgl.engine.sglang.release import WORKERS_SERVE_OURS
 from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE
 from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
     check_contiguity,
@@ -51,6 +53,7 @@ from tokenflow_sgl.engine.unsupported_front_ends import (
     check_deposits,
     check_refusals,
     check_rust,
+    check_tenants,
     in_rust,
 )
 from tokenflow_sgl.policy import ConfigError, make_policy, make_predictor
@@ -223,6 +226,7 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     check_rust()
     check_deposits(server_args, config)
     check_refusals(server_args, config)
+    check_tenants(server_args, config)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:
@@ -236,6 +240,9 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     elif has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
+    if config.tenant_by != TENANTS_OFF:
+        # Of all HTTP processes of this launch, so that they hash one key alike.
+        setattr(server_args, TENANT_ATTRIBUTE, secrets.token_hex(16))
     if layers is not None:
         attach_layers(server_args, layers)
     elif config.hicache == "auto":

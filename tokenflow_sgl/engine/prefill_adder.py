@@ -28,6 +28,7 @@ class AdmissionLimits:
 
     active: the policy decides; otherwise the adder is SGLang's own.
     prefill_limit: tokens per prefill step, None: the engine's own limit.
+    begun: tokens at most of the prompt of which earlier steps computed a part, None: all that fit.
     align: tokens that the engine cuts chunks of prompts into (truncation_align_size); None: pages.
     recompute: requests whose host KV is recomputed, not loaded.
     growth: how the KV of running streams grows.
@@ -35,6 +36,7 @@ class AdmissionLimits:
 
     active: bool = False
     prefill_limit: int | None = None
+    begun: int | None = None
     align: int | None = None
     recompute: frozenset[Any] = field(default_factory=frozenset)
     growth: Growth = field(default_factory=Growth)
@@ -65,6 +67,8 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
 
     @checked
     class NeedBasedAdder(PrefillAdder):  # type: ignore[misc]
+        chunked_req_limit: int | None
+
         @overrides("short prefill chunks under stress")
         def __init__(
             self,
@@ -101,8 +105,30 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             reserve: float = super()._get_running_request_total_token_offset(req)
             return min(reserve, limits.growth.headroom) if limits.active else reserve
 
+        @overrides("others begin beside a prompt that is computed in part")
+        def add_chunked_req(self, req: Req) -> Any:
+            if not limits.active or limits.begun is None:
+                return super().add_chunked_req(req)
+            limit = whole_chunk(limits.begun, self.page_size, limits.align)
+            given = self.chunked_req_limit
+            self.chunked_req_limit = limit if given is None else min(given, limit)
+            left = super().add_chunked_req(req)
+            if left is not None:
+                # SGLang fills a step with such a prompt. What is admitted beside it must not take
+                # what it needs in the next steps.
+                rest = len(req.full_untruncated_fill_ids) - int(req.extend_end)
+                self.memory_budget.reserve(max(rest, 0), 0)
+            return left
+
         @overrides("admits by need")
         def _select_prefill_admission(self, req: Req, *, total_tokens: int, **kwargs: Any) -> Any:
+            found = self._selected(req, total_tokens=total_tokens, **kwargs)
+            begun = limits.active and limits.begun is not None and kwargs.get("has_chunked_req")
+            if begun and not isinstance(found, AddReqResult) and found.is_chunked:
+                return AddReqResult.OTHER  # SGLang computes one prompt in part at a time
+            return found
+
+        def _selected(self, req: Req, *, total_tokens: int, **kwargs: Any) -> Any:
             if limits.active:
                 left = req.sampling_params.max_new_tokens - len(req.output_ids)
                 reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)

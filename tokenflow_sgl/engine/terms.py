@@ -50,6 +50,8 @@ LAST_MOMENT = 1e11
 BY_DEADLINE = QosClass("by-deadline", HIGHEST_RATE, reader=False)
 """Class of requests that state a deadline and neither a rate nor a class: a program wants the whole
 answer. No class of a file can be called so."""
+TENANT_KEY = "tokenflow_tenant"
+"""Of who asks: the front end's own, which no client may give."""
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for:
 the sooner the whole answer is there, the better. No class of a file can be called so."""
@@ -170,10 +172,19 @@ def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:
 def check_keys(custom_params: Mapping[Any, Any]) -> None:
     """Raise `RateError` for a key that looks like ours and is none, and name the nearest."""
     for key in custom_params:
-        if is_ours(key) and key not in KEYS:
+        if is_ours(key) and key not in KEYS and key != TENANT_KEY:
             raise RateError(
                 f"{shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
             )
+
+
+def check_own(custom_params: Any) -> None:
+    """Raise `RateError` for a key that only the front end gives, in what a client has sent."""
+    if isinstance(custom_params, Mapping) and TENANT_KEY in custom_params:
+        raise RateError(
+            f"{TENANT_KEY} is {shown(custom_params[TENANT_KEY])}; it must be left out: the server "
+            "finds out by itself who asks."
+        )
 
 
 def check_place(fields: Iterable[Any], where: str) -> None:

@@ -10,6 +10,7 @@ from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.sglang.version import at_least
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF
 from tokenflow_sgl.engine.unsupported import has_workers
 
 
@@ -68,6 +69,16 @@ def without_python(server_args: ServerArgs) -> str | None:
     names = ("smg_grpc_mode", "grpc_mode")
     chosen = next((name for name in names if getattr(server_args, name, False)), None)
     return None if chosen is None else f"--{chosen.replace('_', '-')}"
+
+
+def check_tenants(server_args: ServerArgs, config: TokenFlowConfig) -> None:
+    """Raise `UnsupportedError` if tenants are to be told apart and nothing would do so."""
+    other = without_python(server_args)
+    if other is not None and config.tenant_by != TENANTS_OFF:
+        raise UnsupportedError(
+            f"--tokenflow-tenant-by does not work with {other}: who asks is found in SGLang's HTTP "
+            "server in Python, which does not run then; remove one of the two."
+        )
 
 
 def check_deposits(server_args: ServerArgs, config: TokenFlowConfig) -> None:

@@ -102,6 +102,7 @@ class View:
             throughput=timer.throughput(),
             kv_rate=timer.kv_rate(),
             prefill_share=timer.prefill_share(),
+            chunk=scheduler.chunked_prefill_size or 0,
             links=self._body.memory.watch.links(self._clock),
             model=self._model,
             memo=memo,

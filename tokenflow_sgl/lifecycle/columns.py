@@ -43,6 +43,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "rested": np.float64,
     "awaited_since": np.float64,
     "expected_wait": np.float64,
+    "tenant": np.int64,
+    "tenant_weight": np.float64,
 }
 
 
@@ -125,6 +127,10 @@ class StreamColumns:
     """Seconds of waiting for text that its reader does not mind."""
     priority: NDArray[np.float64]
     """Whole numbers, larger is more urgent."""
+    tenant: NDArray[np.int64]
+    """Number of who asks; 0 where tenants are not told apart."""
+    tenant_weight: NDArray[np.float64]
+    """Of that one."""
     ttft_slo: NDArray[np.float64]
     tbt_slo: NDArray[np.float64]
     tpot_slo: NDArray[np.float64]

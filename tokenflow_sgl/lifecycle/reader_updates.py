@@ -28,19 +28,36 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> bool
         now: Seconds on the table's clock.
 
     Returns:
-        False: the stream has rested for as long as it may, and goes on as it did.
+        False: the stream has rested for as long as it may, or as many streams of its tenant rest as
+        may, and it goes on as it did.
     """
     slot = table.slot(request)
     resting = bool(table.readers.resting[slot])
+    if table.tenants is not None and rate:
+        most = table.tenants.granted(int(table.tenant[slot])).rate
+        rate = rate if most is None else min(rate, most)
     if resting and rate != 0.0:
         table.rested[slot] += counted(now - float(table.rests_since[slot]))
     elif not resting and rate == 0.0:
-        if table.rested[slot] >= table.rests.longest:
+        if table.rested[slot] >= table.rests.longest or not _may_rest(table, slot):
             return False
         table.rests_since[slot] = now
     change_rate(table.readers, slot, rate, now)
     table.phases.changed(slot)
     return True
+
+
+def _may_rest(table: StreamTable[R], slot: int) -> bool:
+    """Whether the stream's tenant may have one more that rests."""
+    if table.tenants is None:
+        return True
+    number = int(table.tenant[slot])
+    most = table.tenants.granted(number).rests
+    if most is None:
+        return True
+    order = table.order()
+    own = order[table.tenant.take(order) == number]
+    return int(table.readers.resting.take(own).sum()) < most
 
 
 def set_weight(table: StreamTable[R], request: R, weight: float) -> None:

@@ -47,7 +47,14 @@ def rest(table: StreamColumns, readers: ReaderBank, slots: IntArray) -> BoolArra
     return found
 
 
-def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: IntArray) -> Settled:
+def settle(
+    table: StreamColumns,
+    readers: ReaderBank,
+    phases: Phases,
+    order: IntArray,
+    *,
+    tenants: bool = False,
+) -> Settled:
     """Find what stays of the streams until one arrives, leaves or changes its phase.
 
     Args:
@@ -55,6 +62,7 @@ def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: Int
         readers: Of all streams.
         phases: Where they stand.
         order: Slots in order of arrival.
+        tenants: They are told apart.
     """
     standing = Standing(order, phases.phase.take(order), phases.since.take(order))
     columns: dict[str, Any] = {
@@ -63,10 +71,15 @@ def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: Int
         "resting": rest(table, readers, order),
         **{name: getattr(table, name).take(order) for name in SETTLED},
     }
+    if tenants:
+        columns["tenant"] = table.tenant.take(order)
+        columns["tenant_weight"] = table.tenant_weight.take(order)
     for column in (standing.slot, standing.phase, standing.since, *columns.values()):
         sealed(column)  # several states share it
     for name, neutral in NEUTRAL.items():
         columns[name] = unless(columns[name], neutral)
+    if tenants:
+        columns["tenant_weight"] = unless(columns["tenant_weight"], 1.0)
     running = order.take(standing.running_index)
     return Settled(
         version=phases.version,

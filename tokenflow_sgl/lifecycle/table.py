@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tokenflow_sgl.contract import IntArray, LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.columns import StreamColumns
+from tokenflow_sgl.lifecycle.live_tenants import LiveTenants
 from tokenflow_sgl.lifecycle.phases import Phases
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.lifecycle.rest_rules import RestRules
@@ -43,6 +44,7 @@ class Newcomer:
         thinking: Its answer begins with reasoning.
         hidden: The reader does not see the reasoning.
         priority: Larger is more urgent.
+        tenant: Key of who asks; None: tenants are not told apart.
     """
 
     prompt: int
@@ -53,6 +55,7 @@ class Newcomer:
     thinking: bool = False
     hidden: bool = True
     priority: int = 0
+    tenant: str | None = None
 
     @property
     def thinks(self) -> bool:
@@ -83,6 +86,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self.phases = Phases(capacity)
         """Where each stream stands."""
         self.rests = RestRules()
+        self.tenants: LiveTenants | None = None
+        """Who has streams; None: they are not told apart."""
         self._lengths = lengths
         self._known = CERTAIN
         self._requests: list[R | None] = []
@@ -153,6 +158,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self.streaming[slot] = newcomer.streaming
         self.weight[slot], self.tolerance[slot] = asked.weight, asked.tolerance
         self.priority[slot] = newcomer.priority
+        self._belongs(slot, newcomer.tenant)
         thinks = newcomer.thinks and self._reasoning_of is not None
         self.thinking[slot], self._thinks = thinks, self._thinks or thinks
         self.blank(slot)
@@ -161,6 +167,13 @@ class StreamTable(StreamColumns, Generic[R]):
         self.phases.arrive(slot, newcomer.now)
         self._order = None
         return slot
+
+    def _belongs(self, slot: int, key: str | None) -> None:
+        """The stream is of the tenant of this key."""
+        self.tenant[slot], self.tenant_weight[slot] = 0, 1.0
+        if self.tenants is not None:
+            self.tenant[slot] = number = self.tenants.join(key or "")
+            self.tenant_weight[slot] = self.tenants.granted(number).weight
 
     def redate(self, request: R, now: float) -> None:
         """The stream arrived just now, not when it was tracked."""
@@ -175,6 +188,8 @@ class StreamTable(StreamColumns, Generic[R]):
             self._lengths.ended(int(self.kind[slot]), length, cut_off=cut_off)
         self.readers.close(slot)
         self.rests.leave(slot)
+        if self.tenants is not None:
+            self.tenants.leave(int(self.tenant[slot]))
         self._requests[slot] = None
         del self._rank_of[slot]
         self._free.append(slot)
@@ -284,7 +299,8 @@ class StreamTable(StreamColumns, Generic[R]):
         """
         settled = self._settled
         if settled is None or settled.version != self.phases.version:
-            settled = settle(self, self.readers, self.phases, self.order())
+            tenants = self.tenants is not None
+            settled = settle(self, self.readers, self.phases, self.order(), tenants=tenants)
             self._settled = settled
         order = settled.standing.slot
         generated = self.generated.take(order)

@@ -24,6 +24,7 @@ from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.stream_messages import Heard, StreamChange
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF
 from tokenflow_sgl.engine.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown
@@ -146,7 +147,10 @@ async def change_stream(rid: str, request: Request) -> Response:
 def _longest_rest(manager: Manager) -> str:
     config = config_of(manager.server_args)
     longest = "" if config is None else f" for {config.longest_rest:g} s in all,"
-    return f"it has rested{longest} as long as a stream may."
+    tenants = ""
+    if config is not None and config.tenant_by != TENANTS_OFF:
+        tenants = ", or as many of its tenant's streams rest as may"
+    return f"it has rested{longest} as long as a stream may{tenants}."
 
 
 async def end_stream(rid: str) -> Response:

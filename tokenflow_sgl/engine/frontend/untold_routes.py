@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.frontend.validate import json_of
+from tokenflow_sgl.engine.frontend.validate import json_of, note_tenant
 from tokenflow_sgl.engine.terms import RateError, is_ours
 from tokenflow_sgl.errors import shown
 
@@ -53,4 +53,5 @@ async def refuse_terms(
             check_untold(await json_of(request))
         except RateError as error:
             raise HTTPException(400, str(error)) from None
+        await note_tenant(manager, request)
     return await original(serving, obj, request, *rest, **kw)

@@ -18,11 +18,14 @@ from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.server import Manager
+from tokenflow_sgl.engine.tenant_setting import TENANTS_OFF, USER
+from tokenflow_sgl.engine.tenants import asks, hand_on
 from tokenflow_sgl.engine.terms import (
     DEPOSIT_KEY,
     MAX_WAIT_KEY,
     NOT_STREAMED,
     RateError,
+    check_own,
     check_place,
     class_of,
 )
@@ -35,6 +38,7 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
     for each in params if isinstance(params, list) else [params]:
         if isinstance(each, dict):
             check_place(each, "sampling_params")
+            check_own(each.get("custom_params"))
             class_of(each.get("custom_params"), config.known_classes)
 
 
@@ -116,6 +120,16 @@ def check_generate(
         _settle_deadlines(obj)
         check_rates(obj, config)
         let_in(manager, obj, request)
+        if config.tenant_by != TENANTS_OFF:
+            hand_on(obj)
+
+
+async def note_tenant(manager: Manager, request: Any) -> None:
+    """Find out who asks, where tenants are told apart; request: as of `check_body`."""
+    config = config_of(manager.server_args)
+    if config is not None and config.tenant_by != TENANTS_OFF:
+        body = await json_of(request) if config.tenant_by == USER else None
+        asks(config, manager.server_args, request.headers, body)
 
 
 async def check_http(
@@ -138,6 +152,7 @@ async def check_http(
             return refusal(400, str(error))
         except TooLongError as error:
             return refusal(429, str(error), after=error.after)
+        await note_tenant(state.tokenizer_manager, request)
     return await original(obj, request, *args, **kwargs)
 
 
@@ -145,12 +160,14 @@ async def check_openai(
     original: Callable[..., Any], serving: Any, obj: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around OpenAI's routes, whose models drop keys that they do not know, and headers."""
-    if config_of(serving.tokenizer_manager.server_args) is not None:
+    manager = serving.tokenizer_manager
+    if config_of(manager.server_args) is not None:
         try:
             await check_body(request)
             add_to_body(obj, objectives_of(request.headers))
         except RateError as error:
             return serving.create_error_response(str(error))
+        await note_tenant(manager, request)
     answer = await original(serving, obj, request, *args, **kwargs)
     after = retry_after_of(request)
     if after is not None and getattr(answer, "status_code", None) == 429:

@@ -177,8 +177,10 @@ class Req(Protocol):
     def update_reasoning_tokens(self, token_id: Any, think_end_ids: Any) -> None:
         """Counts what no reader sees."""
 
-    def set_finish_with_abort(self, error_msg: str) -> None:
-        """Answers a bad rate that came around the front end."""
+    def set_finish_with_abort(
+        self, error_msg: str, status_code: int = 400, err_type: str = "BadRequestError"
+    ) -> None:
+        """Answers a bad rate that came around the front end, and tenants at their caps."""
 
     def _compute_max_prefix_len(self, input_len: int) -> int:
         """How much of a prompt may come from the cache."""

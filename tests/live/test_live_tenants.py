@@ -1,0 +1,131 @@
+"""Tenants on a live server: each is served its own text, and none keeps another waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from servers.client import Answer, Served
+from servers.tuned import CHECK_RANKS, tuned
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+HEADER = "x-llm-d-fairness-id"
+FILE = """
+[tenants.mine]
+weight = 1
+
+[tenants.capped]
+streams = 2
+"""
+POOL = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "4")
+POOL += tuned(min_run=0.05)
+APART = ("--tokenflow-tenant-by", f"header:{HEADER}")
+CROWD = 48
+"""Streams of the tenant that asks for too much: they need ten times the memory."""
+LONG = {"temperature": 0, "ignore_eos": True, "max_new_tokens": 200}
+FEW = 40
+"""Tokens that the other tenant asks for meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    path = tmp_path_factory.mktemp("tenants") / "classes.toml"
+    path.write_text(FILE)
+    return "--tokenflow-classes", str(path)
+
+
+def ask(served: Served, ids: list[int], tenant: str, **params: Any) -> Answer:
+    """The whole of a streamed answer to this tenant."""
+    body = {"input_ids": ids, "stream": True, "sampling_params": {**LONG, **params}}
+    return served.post("/generate", body, {HEADER: tenant})
+
+
+def overtaken(served: Served, prompts: list[list[int]]) -> tuple[list[Answer], Answer, int]:
+    """A crowd of one tenant, then one request of another one.
+
+    Returns:
+        The crowd's answers, the other's, and how many of the crowd had none when that one had.
+    """
+    answered: list[Answer | None] = [None] * CROWD
+
+    def noisy(number: int) -> None:
+        rate = {"custom_params": {"tokenflow_rate": 10}}
+        answered[number] = ask(served, prompts[number % len(prompts)], "noisy", **rate)
+
+    crowd = [threading.Thread(target=noisy, args=(number,)) for number in range(CROWD)]
+    for each in crowd:
+        each.start()
+    served.wait_for("preemptions_total", served.total("tokenflow:preemptions_total") + 1)
+    mine = ask(served, long_prompt(prompts), "mine", max_new_tokens=FEW)
+    late = sum(each is None for each in answered)
+    for each in crowd:
+        each.join()
+    return [each for each in answered if each is not None], mine, late
+
+
+def long_prompt(prompts: list[list[int]]) -> list[int]:
+    """One that comes after all others where the shortest go first."""
+    return [token for prompt in prompts for token in prompt][:400]
+
+
+def ids_of(answer: Answer) -> list[int]:
+    """Output token ids of a streamed answer."""
+    assert answer.status == 200
+    ids: list[int] = answer.body[-1]["output_ids"]
+    return ids
+
+
+@pytest.mark.parametrize("more", [(), ("--tp-size", "2", CHECK_RANKS)], ids=["one", "two-ranks"])
+def test_a_crowd_changes_no_text_and_keeps_no_other_tenant_waiting(
+    start: Callable[..., Any], prompts: list[list[int]], classes: tuple[str, str], more: Any
+) -> None:
+    with start(*POOL, *APART, *classes, *more) as served:
+        alone = [ids_of(ask(served, prompt, "mine")) for prompt in prompts]
+        crowd, mine, late = overtaken(served, prompts)
+        assert len(crowd) == CROWD
+        for number, answer in enumerate(crowd):
+            assert ids_of(answer) == alone[number % len(prompts)]
+        assert ids_of(mine) == ids_of(ask(served, long_prompt(prompts), "mine"))[:FEW]
+        # It came last and was answered before most of those that came first.
+        assert late > CROWD // 2
+        served.assert_clean()
+
+
+def test_without_tenants_the_last_one_waits(
+    start: Callable[..., Any], prompts: list[list[int]]
+) -> None:
+    """The control: the same requests, and no one is told apart."""
+    with start(*POOL) as served:
+        _, mine, late = overtaken(served, prompts)
+        assert mine.status == 200
+        assert late <= CROWD // 2
+
+
+def test_a_tenant_has_as_many_streams_as_it_may(
+    start: Callable[..., Any], prompts: list[list[int]], classes: tuple[str, str]
+) -> None:
+    with start(*POOL, *APART, *classes) as served:
+        for tenant, refused in (("capped", True), ("other", False)):
+            calls = [
+                partial(
+                    served.post,
+                    "/generate",
+                    {"input_ids": prompts[number], "sampling_params": LONG},
+                    {HEADER: tenant},
+                )
+                for number in range(6)
+            ]
+            statuses = [answer.status for answer in served.together(calls)]
+            assert statuses.count(200) >= 2
+            assert statuses.count(200) + statuses.count(429) == len(calls)
+            assert (429 in statuses) is refused
+        # A client cannot say who it is in the body.
+        forged = {"max_new_tokens": 2, "custom_params": {"tokenflow_tenant": "name:mine"}}
+        body = {"input_ids": [1, 2, 3], "sampling_params": forged}
+        answer = served.post("/generate", body, {HEADER: "other"})
+        assert answer.status == 400
+        assert "tokenflow_tenant is 'name:mine'; it must be left out" in str(answer.body)
