@@ -124,7 +124,8 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
 `qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
 `not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 125 per scheduler
-and 105 for each class. `tokenflow:deposit_tokens` is of the HTTP server, which has other labels of
+and 105 for each class, and 2 for each [tenant](tenants.md) that the class file names and for all
+others together. `tokenflow:deposit_tokens` is of the HTTP server, which has other labels of
 SGLang's; tokenizer workers add theirs up.
 
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler

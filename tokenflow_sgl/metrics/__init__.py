@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tokenflow_sgl.metrics.declared_metric import Metric
 from tokenflow_sgl.metrics.kv_metrics import LAYERS, LINK, RESTORATION, SWITCHES
-from tokenflow_sgl.metrics.reader_metrics import LONGER, READERS, STREAMS
+from tokenflow_sgl.metrics.reader_metrics import LONGER, READERS, STREAMS, TENANTS
 from tokenflow_sgl.metrics.scheduling_metrics import SCHEDULING
 
 __all__ = ["GROUPS", "LONGER", "METRICS", "Metric"]
@@ -16,6 +16,7 @@ __all__ = ["GROUPS", "LONGER", "METRICS", "Metric"]
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "Streams": STREAMS,
     "Readers": READERS,
+    "Tenants": TENANTS,
     "Scheduling": SCHEDULING,
     "Context switches": SWITCHES,
     "Link to host memory": LINK,

@@ -32,6 +32,25 @@ STREAMS = (
         CLASS,
     ),
 )
+TENANT = ("tenant",)
+TENANTS = (
+    Metric(
+        "tenant_streams",
+        "gauge",
+        "Streams of a tenant that the class file names, and of all others together; only with "
+        "--tokenflow-tenant-by.",
+        "streams",
+        TENANT,
+    ),
+    Metric(
+        "tenant_kv_share",
+        "gauge",
+        "Share of the running streams' KV that is a tenant's, of the same tenants. Decode steps "
+        "take time for each about in proportion to it.",
+        "share",
+        TENANT,
+    ),
+)
 READERS = (
     Metric("output_tokens_total", "counter", "Tokens delivered to readers.", "tokens", CLASS),
     Metric(

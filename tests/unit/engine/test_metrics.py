@@ -20,8 +20,9 @@ from tokenflow_sgl.lab.observe import Scrape, parse
 from tokenflow_sgl.metrics import GROUPS, METRICS
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 125, 105
-"""Of one scheduler, and of each rate class that its requests name; the page says so."""
+MOST_SERIES, MOST_PER_CLASS, PER_TENANT = 125, 105, 2
+"""Of one scheduler, of each rate class that its requests name, and of each tenant that the class
+file names; the page says so."""
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))
     recorder.headroom(-5.0, promised=0.5, wait=3.0)
     recorder.lost_deadlines(2)
+    recorder.tenant("gold", 3, 0.5)
     for mode in Mode:
         recorder.policy_pass(mode, 0.001)
     recorder.policy_error()
@@ -89,7 +91,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
         for sample in samples
         if sample.name.startswith("tokenflow:") and not sample.name.endswith("_created")
     ]
-    assert len(ours) == MOST_SERIES + MOST_PER_CLASS * len(classes)
+    assert len(ours) == MOST_SERIES + MOST_PER_CLASS * len(classes) + PER_TENANT
     said = " ".join(PAGE.read_text().split())
     assert f"at most {MOST_SERIES} per scheduler and {MOST_PER_CLASS} for each class" in said
     assert seen.total("headroom_tokens") == -5

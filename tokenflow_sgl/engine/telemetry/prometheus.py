@@ -76,6 +76,9 @@ class Recorder:
     def levels(self, levels: Levels) -> None:
         """How many streams are where now."""
 
+    def tenant(self, name: str, streams: int, kv_share: float) -> None:
+        """How many streams a tenant has, and its share of the running streams' KV."""
+
     def headroom(self, tokens: float, promised: float, wait: float) -> None:
         """Newcomers' work that can be taken, the share that is promised, and newcomers' wait."""
 
@@ -183,6 +186,11 @@ class PrometheusRecorder(Recorder):
         self._at("working_set_streams").set(levels.working_set)
         self._at("demand_tokens_per_second").set(levels.demand)
         self._at("capacity_tokens_per_second").set(levels.capacity)
+
+    def tenant(self, name: str, streams: int, kv_share: float) -> None:
+        """How many streams a tenant has, and its share of the running streams' KV."""
+        self._at("tenant_streams", tenant=name).set(streams)
+        self._at("tenant_kv_share", tenant=name).set(kv_share)
 
     def headroom(self, tokens: float, promised: float, wait: float) -> None:
         """Newcomers' work that can be taken, the share that is promised, and newcomers' wait."""

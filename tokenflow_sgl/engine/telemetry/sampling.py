@@ -73,6 +73,7 @@ class DeliveryReporter:
                 self._hand_on()
                 self._recorder.levels(Levels(capacity=self._timer.throughput()))
                 self._recorder.policy_pass(Mode.IDLE, 0.0)
+                self._sample_tenants()
                 self._sample_buffers(now)
                 self._sampled = -np.inf
             return
@@ -132,7 +133,22 @@ class DeliveryReporter:
                 capacity=self._timer.throughput(),
             )
         )
+        self._sample_tenants()
         self._sample_buffers(now)
+
+    def _sample_tenants(self) -> None:
+        """Sample what each tenant has that the operator named, and all others together."""
+        table = self._table
+        if table.tenants is None:
+            return
+        slots = table.order()
+        length = table.prompt.take(slots) + table.generated.take(slots)
+        runs = table.phases.phase.take(slots) == Phase.RUNNING.value
+        held = np.where(runs, length, 0)
+        for name, numbers in table.tenants.by_name().items():
+            own = np.isin(table.tenant.take(slots), numbers)
+            share = float(held[own].sum()) / max(int(held.sum()), 1)
+            self._recorder.tenant(name, int(np.count_nonzero(own)), share)
 
     def _sample_buffers(self, now: float) -> None:
         """Sample the buffers of every class that ever was: without streams no reader stalls."""

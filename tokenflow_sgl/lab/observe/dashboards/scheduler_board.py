@@ -259,10 +259,34 @@ SWITCHES = Row(
     ),
 )
 
+TENANTS = Row(
+    "Tenants",
+    (
+        Panel(
+            "Streams of tenants",
+            "Streams of each tenant that the class file names, and of all others together. Empty "
+            "without --tokenflow-tenant-by.",
+            "short",
+            (Query(f"sum by (tenant) (tokenflow:tenant_streams{{{SERVER}}})", "{{tenant}}"),),
+            Kind.STACKED,
+            width=12,
+        ),
+        Panel(
+            "Shares of tenants",
+            "Share of the running streams' KV that is each tenant's. Decode steps take time for "
+            "each about in proportion to it.",
+            "percentunit",
+            (Query(f"avg by (tenant) (tokenflow:tenant_kv_share{{{SERVER}}})", "{{tenant}}"),),
+            Kind.STACKED,
+            width=12,
+        ),
+    ),
+)
+
 SCHEDULER_BOARD = Board(
     "tokenflow-scheduler",
     "Scheduler and memory",
     "What the scheduler does with the streams, and what that costs in memory, copies and time.",
     VARIABLES,
-    (SCHEDULER, MEMORY, SWITCHES, RESTORATION, LAYERS),
+    (SCHEDULER, MEMORY, SWITCHES, RESTORATION, LAYERS, TENANTS),
 )
