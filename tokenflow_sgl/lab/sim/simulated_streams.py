@@ -69,7 +69,8 @@ class SimulatedStreams:
         refused: Those that were turned away, and why.
         tenant: Number of who asks, in the order of the trace; None: no request says so.
         tenant_weight: Of it, as the classes say.
-        client: Number of its session; requests without one are each their own client.
+        client: Number of its tenant, or else of its session; requests without either are each their
+            own client.
         generated: Output tokens so far, also of the step under way.
         known: Those of which the scheduler has the results (`StepResults`).
         sent: When the request was due; NaN before that is known.
@@ -135,7 +136,9 @@ class SimulatedStreams:
         self.expected_wait = np.full(count, np.nan)
         self.refused: dict[int, str] = {}
         self.tenant, self.tenant_weight = _tenants(requests, classes)
-        names = [request.session or (index,) for index, request in enumerate(requests)]
+        names = [
+            request.tenant or request.session or (index,) for index, request in enumerate(requests)
+        ]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])
         self.sent = np.full(count, np.nan)

@@ -3,8 +3,8 @@
 Y. Sheng et al., "Fairness in Serving Large Language Models" (OSDI'24), algorithm 2: the queue goes
 on with the client that was served least, counting a prompt token as one and an output token as
 two; nothing is preempted. A client who comes back is lifted to the least counter of those who
-queue, or of the last one who did, so that being away saves up nothing. A session is a client, and
-so is a request without one.
+queue, or of the last one who did, so that being away saves up nothing. A tenant is a client, or
+else a session, or else a request.
 """
 
 from __future__ import annotations
