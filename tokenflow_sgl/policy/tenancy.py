@@ -48,8 +48,8 @@ class Service:
     """What tenants have been given so far; empty before the first look.
 
     Attributes:
-        served: Engine seconds over the weight by tenant, the least one 0. Tenants that are away
-            keep theirs.
+        served: Engine seconds over the weight by tenant, the least of those there 0. Tenants that
+            are away keep theirs.
         prefilled: Engine seconds of prefills by tenant, those of `LATELY` ago at 1 / e.
         left: Engine seconds of a prefill under way that are still to come, by tenant: they are not
             among those served.
@@ -206,7 +206,7 @@ def served(state: State, view: TenantView, before: Service) -> Service:
     for spot, key in enumerate(ids):
         prefills, decodes = given_now[0].item(spot), given_now[1].item(spot)
         lately[key] = lately.get(key, 0.0) + prefills
-        known = total.get(key, 0.0)
+        known = total.get(key, -np.inf)
         if key not in before.there:
             known = max(known, least - WELCOME)
         now = prefills + decodes + before.left.get(key, 0.0) - left.get(key, 0.0)
@@ -277,7 +277,7 @@ def _bounded(total: dict[int, float], there: list[int]) -> dict[int, float]:
     for key in there:
         total[key] = max(total[key], most - CREDIT)
     least = min(total[key] for key in there)
-    return {key: max(value - least, 0.0) for key, value in total.items()}
+    return {key: value - least for key, value in total.items()}
 
 
 @dataclass(frozen=True, slots=True)

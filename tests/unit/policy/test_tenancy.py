@@ -214,3 +214,10 @@ def test_one_tenant_alone_is_served_as_if_there_were_none(make_state, make_strea
     plain = WorkingSetPolicy().decide(dataclasses.replace(state, streams=_untold(state)))
     assert told.mode is Mode.WORKING_SET
     assert (told.admit, told.run, told.preempt) == (plain.admit, plain.run, plain.preempt)
+
+
+def test_one_that_comes_does_not_wait_for_what_others_have_begun(make_state, make_stream) -> None:
+    alone = make_state([make_stream(tenant=NOISY)])
+    before = served(alone, TenantView(alone), Service())
+    made = make_state([make_stream(tenant=MINE), make_stream(tenant=NOISY)], now=100.1)
+    assert served(made, TenantView(made), before).served[NOISY] >= WELCOME
