@@ -91,12 +91,13 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="repeat the runs that are kept")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    page = PAGE.read_text(encoding="utf-8")
     for name in given.places or PLACES:
         kept = RESULTS / f"{name}.json"
         rows = json.loads(kept.read_text()) if kept.exists() and not given.again else measured(name)
         kept.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        page = replace_table(page, name, f"**{TITLES[name]}.** {table(rows)}")
+        page = replace_table(
+            PAGE.read_text(encoding="utf-8"), name, f"**{TITLES[name]}.** {table(rows)}"
+        )
         PAGE.write_text(page, encoding="utf-8")
 
 
