@@ -103,7 +103,7 @@ $(UV):
 # Older releases get the versions of the newest one, but where they need others.
 PIN = $(UV) pip compile --quiet --generate-hashes --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
 	--custom-compile-command "make lock"
-COMPILE = $(PIN) $(PROJECTS) --all-extras --no-emit-package tokenflow-sgl
+COMPILE = $(PIN) $(PROJECTS) --all-extras --no-emit-package tokenflow-sgl --override requirements/left-out.in
 lock: | $(UV)
 	$(PIN) --upgrade requirements/gateways.in --output-file requirements/gateways.txt
 	$(COMPILE) --upgrade --output-file requirements/dev.txt

@@ -14,6 +14,7 @@ from tokenflow_sgl.cli.demo import demo
 from tokenflow_sgl.cli.docs import docs
 from tokenflow_sgl.cli.doctor import doctor
 from tokenflow_sgl.cli.explain import explain
+from tokenflow_sgl.cli.model import model
 from tokenflow_sgl.cli.plan_placement import plan
 from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.cli.replay import replay
@@ -44,6 +45,7 @@ app.command()(capacity)
 app.command()(plan)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
+app.command()(model)
 app.add_typer(profile_app, name="profile")
 app.add_typer(dashboard_app, name="dashboard")
 app.command(hidden=True)(docs)

@@ -42,6 +42,7 @@ COMMANDS = {
     "dashboard render http://127.0.0.1:9": ("matplotlib",),
     "top --web": ("aiohttp", "jinja2"),
     "demo": ("sglang", "tokenflow_sgl_emulator", "matplotlib", "aiohttp", "pyarrow"),
+    "model": ("tokenflow_sgl_emulator",),
     "serve-emulated": ("sglang", "tokenflow_sgl_emulator", "aiconfigurator_core"),
 }
 WITHOUT = f"""

