@@ -59,6 +59,14 @@ class Restoring:
         self._random = rng = random.Random(3)
         self._prompt = [rng.randrange(10, 200) for _ in range(PREFIX + SUFFIX)]
         self._fork = self._prompt[:FORK] + [rng.randrange(10, 200) for _ in range(SUFFIX)]
+        self._layers = LAYERS
+
+    def read(self, text: list[int], layers: int) -> None:
+        """Ask a text of the tokens that are needed, of a model with so many layers."""
+        assert len(text) >= PREFIX + 2 * SUFFIX
+        self._layers = layers
+        self._prompt = text[: PREFIX + SUFFIX]
+        self._fork = text[:FORK] + text[PREFIX + SUFFIX : PREFIX + 2 * SUFFIX]
 
     def split(self, head: int | str) -> None:
         self._tell("split", str(head))
@@ -158,7 +166,7 @@ class Restoring:
                 assert prompt.like(wanted[0]), (layers, prompt, wanted[0])
                 assert fork.like(wanted[1]), (layers, fork, wanted[1])
                 done, fetched = (a - b for a, b in zip(self.by_layers(), before, strict=True))
-                expected = self.end * (LAYERS - layers) // LAYERS
+                expected = self.end * (self._layers - layers) // self._layers
                 if (done, fetched) == (1.0, expected):
                     return ""
                 return f"{layers} layers were never computed: {done}, {fetched} of {expected}"
