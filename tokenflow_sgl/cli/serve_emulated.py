@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import sys
 import tempfile
@@ -52,6 +54,14 @@ def serve_emulated(
             "other clients see tokens as fast as they are made.",
         ),
     ] = False,
+    words: Annotated[
+        bool,
+        typer.Option(
+            "--words",
+            help="Compute a small trained model's words on this CPU, in the time of the device's "
+            "model: see `tokenflow model`. Needs --virtual-time or a large --time-dilation.",
+        ),
+    ] = False,
     sglang_args: Annotated[
         list[str] | None,
         typer.Argument(
@@ -66,31 +76,64 @@ def serve_emulated(
 
     tokenflow serve-emulated --device h200 --model llama3-8b -- --scheduler tokenflow --port 30000
     """
-    from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
-
     times = needed_for_times(device, profile)
     need("An emulated server", "sglang", "tokenflow_sgl_emulator", *times)
+    _check_pace(time_dilation, known=virtual_time or not words)
+    with failing("No server"):
+        folder = _words() if words else None
+        profile = _profile(device, model, profile, folder)
+    command = [sys.executable, "-m", "tokenflow_sgl_emulator.serve"]
+    command += ["--profile", str(profile), "--time-dilation", time_dilation]
+    command += [
+        *(["--virtual-time"] if virtual_time else []),
+        *(["--words", str(folder)] if folder else []),
+    ]
+    # The process is replaced: signals and the exit code are the server's.
+    os.execv(sys.executable, [*command, "--", *(sglang_args or [])])
+
+
+def _check_pace(time_dilation: str, *, known: bool) -> None:
+    """Refuse a time dilation that is none. known: whether it is, where it is not given."""
     from tokenflow_sgl_emulator.timed.dilation import parse_dilation
 
     try:
-        parse_dilation(time_dilation)
+        given = parse_dilation(time_dilation)
     except ValueError as error:
         fail(f"{error}.", Exit.usage)
-    with failing("No server"):
-        if profile is None:
-            built = load_profile(device, model)
-            profile = _cache() / f"{device}-{model}.json"
-            with tempfile.TemporaryDirectory(dir=profile.parent) as scratch:
-                built.save(Path(scratch) / profile.name)
-                # Another server may be reading it.
-                os.replace(Path(scratch) / profile.name, profile)
-        else:
-            DeviceProfile.load(profile)  # the server's process would say it in more words
-    command = [sys.executable, "-m", "tokenflow_sgl_emulator.serve"]
-    command += ["--profile", str(profile), "--time-dilation", time_dilation]
-    command += ["--virtual-time"] if virtual_time else []
-    # The process is replaced: signals and the exit code are the server's.
-    os.execv(sys.executable, [*command, "--", *(sglang_args or [])])
+    if given is None and not known:
+        fail(
+            "--words computes each step on this CPU, for which no time dilation is known: give "
+            "--virtual-time, or a --time-dilation.",
+            Exit.usage,
+        )
+
+
+def _profile(device: str, model: str, own: Path | None, words: Path | None) -> Path:
+    """The file of the profile that is served: the user's own, or one in the cache."""
+    from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+
+    # Here, for the server's process would say in more words what is wrong with it.
+    built = load_profile(device, model) if own is None else DeviceProfile.load(own)
+    if own is not None and words is None:
+        return own
+    name = f"{device}-{model}" if own is None else f"own-{own.stem}"
+    if words is not None:
+        name = f"{name}-words"
+        layers = json.loads((words / "config.json").read_text())["num_hidden_layers"]
+        # What its layers take and copy is shared among those that compute.
+        built = dataclasses.replace(built, layers=layers)
+    file = _cache() / f"{name}.json"
+    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+        built.save(Path(scratch) / file.name)
+        # Another server may be reading it.
+        os.replace(Path(scratch) / file.name, file)
+    return file
+
+
+def _words() -> Path:
+    from tokenflow_sgl_emulator.trained.shipped import SMOLLM2, converted
+
+    return converted(SMOLLM2, "float32")
 
 
 def _cache() -> Path:

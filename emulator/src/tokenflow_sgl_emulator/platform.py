@@ -26,6 +26,7 @@ from tokenflow_sgl_emulator.speculation.draft_slots import extend_cache_locs
 from tokenflow_sgl_emulator.timed.clock import now, virtual_time
 from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
 from tokenflow_sgl_emulator.timed.device_defaults import apply_device_defaults
+from tokenflow_sgl_emulator.timed.words import words_are_real
 
 SPECULATIVE = ("EAGLE", "EAGLE3", "NGRAM", "STANDALONE")
 """SGLang's algorithms of speculative decoding that run on this platform."""
@@ -129,7 +130,7 @@ class EmulatorPlatform(SRTPlatform):
         platform_plugin.check_active()
         if timing_is_on():
             the_device().check_model(model)
-        else:
+        if not timing_is_on() or words_are_real():
             from tokenflow_sgl_emulator.exact_linear import make_linears_exact
 
             make_linears_exact(model)

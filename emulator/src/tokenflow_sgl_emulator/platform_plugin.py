@@ -48,6 +48,7 @@ from tokenflow_sgl_emulator.emulator_seams import (
 from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.clock import virtual_time
 from tokenflow_sgl_emulator.timed.device import timing_is_on
+from tokenflow_sgl_emulator.timed.words import words_are_real
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -177,6 +178,10 @@ def _is_ours(function: Any) -> bool:
 
 def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:
     """Around hook: SGLang decides by the device buffers, we put our twin in its place."""
+    if timing_is_on() and words_are_real():
+        from tokenflow_sgl_emulator.timed.words_host_pool import WordsHostPool
+
+        return WordsHostPool
     if timing_is_on():
         from tokenflow_sgl_emulator.timed.timed_host_pool import TimedHostPool
 

@@ -16,6 +16,7 @@ from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
 from tokenflow_sgl_emulator.timed.device_defaults import pool_tokens
 from tokenflow_sgl_emulator.timed.dilation import choose_dilation, parse_dilation
+from tokenflow_sgl_emulator.timed.words import WORDS_VARIABLE, words_arguments
 
 MAX_RUNNING = 2048
 """SGLang's own limit of running requests for a pool that would hold more."""
@@ -42,6 +43,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         action="store_true",
         help="run on a clock that only the device's work moves: no wall-clock time in any figure",
     )
+    parser.add_argument(
+        "--words",
+        type=Path,
+        metavar="FOLDER",
+        help="model whose weights are computed, in the device's time: its words are real",
+    )
     parser.add_argument("sglang", nargs="*", help="after --: arguments of sglang.launch_server")
     args = parser.parse_args(argv)
     for option in args.sglang:
@@ -49,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"{option} cannot be given: {reason}")
     try:
         profile = DeviceProfile.load(args.profile)
+        words = () if args.words is None else words_arguments(args.words, profile.layers)
         dilation = 1.0
         if not args.virtual_time:
             dilation = _dilation(args.time_dilation, profile, args.sglang)
@@ -56,12 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ValueError("--time-dilation is of no use with --virtual-time; give one of them")
     except (OSError, ProfileError, ValueError) as error:
         parser.error(str(error))
+    said = f"what {args.words.name} says" if words else "made up"
     pace = f"one emulated second takes {dilation:g} s"
     if args.virtual_time:
         pace = "on a virtual clock"
     print(
         f"Emulating {profile.model} on {profile.device} ({profile.source}); {pace}. "
-        "The timing is the device's; the text is made up.",
+        f"The timing is the device's; the text is {said}.",
         flush=True,
     )
     os.environ |= {
@@ -69,8 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         PROFILE_VARIABLE: str(args.profile.resolve()),
         DILATION_VARIABLE: repr(dilation),
         VIRTUAL_VARIABLE: str(int(args.virtual_time)),
+        WORDS_VARIABLE: str(int(bool(words))),
     }
-    model = ("--model-path", str(_model_folder(profile.layers)))
+    model = words or ("--model-path", str(_model_folder(profile.layers)))
     names = ("--served-model-name", profile.model)
     command = [sys.executable, "-m", "sglang.launch_server", *model, *names, *args.sglang]
     os.execv(sys.executable, command)

@@ -11,6 +11,9 @@ import sys
 
 from tokenflow_sgl_emulator import serve
 
+if "TOKENFLOW_TEST_BREAK" in os.environ:
+    import broken_server  # noqa: F401
+
 
 def go_on(_executable: str, command: list[str]) -> None:
     """In place of `os.execv`, of `python -m MODULE ARGUMENT...`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl_emulator.trained import shipped
 
 runner = CliRunner()
 
@@ -79,4 +81,33 @@ def test_says_what_is_missing(executed: list[str], monkeypatch: pytest.MonkeyPat
     result = runner.invoke(app, ["serve-emulated"])
     assert result.exit_code == 2
     assert "An emulated server needs tokenflow_sgl_emulator: pip install " in result.output
+    assert not executed
+
+
+def test_words_are_computed_in_the_devices_time(
+    executed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "words"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"num_hidden_layers": 30}')
+    monkeypatch.setattr(shipped, "converted", lambda *_: folder)
+    result = runner.invoke(app, ["serve-emulated", "--words", "--virtual-time"])
+    assert result.exit_code == 0, result.output
+    assert value(executed, "--words") == str(folder)
+    made = DeviceProfile.load(Path(value(executed, "--profile")))
+    plain = load_profile(made.device, made.model)
+    assert made == dataclasses.replace(plain, layers=30)
+    mine = tmp_path / "mine.json"
+    plain.save(mine)
+    result = runner.invoke(
+        app, ["serve-emulated", "--words", "--time-dilation", "30", "--profile", str(mine)]
+    )
+    assert result.exit_code == 0, result.output
+    assert DeviceProfile.load(mine) == plain, "that of the user is left alone"
+
+
+def test_words_need_to_be_told_how_long_a_step_may_take(executed: list[str]) -> None:
+    result = runner.invoke(app, ["serve-emulated", "--words"])
+    assert result.exit_code == 2
+    assert "give --virtual-time, or a --time-dilation" in " ".join(result.output.split())
     assert not executed

@@ -26,7 +26,9 @@ PLANNER = "the interface of planners, which users' classes have"
 SGLANGS = "the signature of SGLang's method that it stands for"
 BASE = "makes a class whose base is known when it is called"
 SEARCH = "hands one search's inputs on as they are"
+OPTIONS = "the options of a command, which typer reads from its parameters"
 LARGE = {
+    "cli/serve_emulated.py:serve_emulated": OPTIONS,
     "engine/kv/group_allocators.py:GroupPagedAllocator.alloc_extend": SGLANGS,
     "engine/prefill_adder.py:adder_class": BASE,
     "engine/prefill_adder.py:adder_class.NeedBasedAdder.__init__": SGLANGS,

@@ -16,8 +16,8 @@ with warnings.catch_warnings():
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(emulated, "the_device", lambda: None)
     monkeypatch.setattr(emulated, "work_of", lambda _batch: None)
-    monkeypatch.setattr(emulated, "_waits", lambda: (None, None))
-    monkeypatch.setattr(emulated.EmulatedForCausalLM, "_compute", lambda *_: None)
+    monkeypatch.setattr(emulated, "waits", lambda: (None, None))
+    monkeypatch.setattr(emulated, "take_step", lambda *_: None)
     return emulated.EmulatedForCausalLM(SimpleNamespace(vocab_size=512, num_hidden_layers=2))
 
 

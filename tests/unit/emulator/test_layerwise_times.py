@@ -16,7 +16,7 @@ import torch
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from tokenflow_sgl_emulator import platform
-    from tokenflow_sgl_emulator.archs import emulated
+    from tokenflow_sgl_emulator.timed.step_time import take_step
 
 from tokenflow_sgl.engine.layerwise.copiers import TorchCopier
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
@@ -88,10 +88,7 @@ class Bench:
             monkeypatch.setattr(torch.cpu, name, getattr(timed_streams, name))
         monkeypatch.setattr(platform, "timing_is_on", lambda: True)
         monkeypatch.setattr(platform, "the_device", lambda: made)
-        monkeypatch.setattr(emulated, "the_device", lambda: made)
-        self._model = emulated.EmulatedForCausalLM(
-            SimpleNamespace(vocab_size=512, num_hidden_layers=layers)
-        )
+        self._device, self._layers = made, layers
         memory = KvOnBothSides(
             cells,
             4000 * layers,
@@ -123,7 +120,7 @@ class Bench:
         else:
             seconds = lambda profile: profile.decode_seconds(len(new), 100)  # noqa: E731
         work: Any = SimpleNamespace(seconds=seconds)
-        self._model._compute(work, range(self._model.config.num_hidden_layers), None, hooks)
+        take_step(self._device, work, range(self._layers), self._layers, None, hooks)
         stream.synchronize()
         return timed_streams.now() - began
 

@@ -12,7 +12,8 @@ import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 
 from tokenflow_sgl_emulator.timed.device import the_device
-from tokenflow_sgl_emulator.timed.step_work import StepWork, work_of
+from tokenflow_sgl_emulator.timed.step_time import take_step, waits
+from tokenflow_sgl_emulator.timed.step_work import work_of
 from tokenflow_sgl_emulator.tokenizer import word_ids
 
 _MULTIPLIER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring inputs end up far apart
@@ -35,7 +36,8 @@ class EmulatedForCausalLM(torch.nn.Module):
         input_embeds: torch.Tensor | None = None,
     ) -> LogitsProcessorOutput:
         """Take the step's time layer by layer, each after its KV has arrived from the host."""
-        self._compute(work_of(forward_batch), range(self.config.num_hidden_layers), *_waits())
+        layers = self.config.num_hidden_layers
+        take_step(self.device_, work_of(forward_batch), range(layers), layers, *waits())
         if not forward_batch.forward_mode.is_extend():
             return LogitsProcessorOutput(next_token_logits=self._logits(input_ids, positions))
         return self._of_prompts(input_ids, positions, forward_batch)
@@ -49,9 +51,9 @@ class EmulatedForCausalLM(torch.nn.Module):
         input_embeds: torch.Tensor | None = None,
     ) -> LogitsProcessorOutput | None:
         """Take the time of some layers of a prefill; the last ones give its tokens."""
-        layers = range(*split_interval)
-        self._compute(work_of(forward_batch), layers, *_waits())
-        if layers.stop < self.config.num_hidden_layers:
+        layers, of = range(*split_interval), self.config.num_hidden_layers
+        take_step(self.device_, work_of(forward_batch), layers, of, *waits())
+        if layers.stop < of:
             return None
         return self._of_prompts(input_ids, positions, forward_batch)
 
@@ -70,41 +72,11 @@ class EmulatedForCausalLM(torch.nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """There are none."""
 
-    def _compute(self, work: StepWork, layers: range, loads: Any, layerwise: Any) -> None:
-        per_layer = work.seconds(self.device_.profile) / self.config.num_hidden_layers
-        stream = self.device_.begin_step()
-        if layerwise is not None:
-            for layer in layers:
-                layerwise.before_layer(layer)
-                self.device_.compute(stream, per_layer)
-                layerwise.after_layer(layer)
-        elif loads is None or loads.consumer_index < 0:
-            self.device_.compute(stream, per_layer * len(layers))
-        else:
-            for layer in layers:
-                loads.wait_until(layer)
-                self.device_.compute(stream, per_layer)
-        self.device_.end_step(stream)
-
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         mixed = (input_ids * _MULTIPLIER + positions * 40503) & 0xFFFFFFFF
         token = self.words.start + ((mixed * _MULTIPLIER) & 0xFFFFFFFF) % len(self.words)
         logits = torch.zeros(len(token), self.config.vocab_size)
         return logits.scatter_(1, token[:, None], 30.0)
-
-
-def _waits() -> tuple[Any, Any]:
-    """What a layer waits for.
-
-    Returns:
-        SGLang's record of which layers of a KV load have landed; None without HiCache. And an
-        attention that has KV of layers on the host, as tokenflow's has; None: another one.
-    """
-    from sglang.srt.model_executor.forward_context import get_attn_backend, get_token_to_kv_pool
-
-    backend = get_attn_backend()
-    layerwise = backend if hasattr(backend, "before_layer") else None
-    return get_token_to_kv_pool().layer_transfer_counter, layerwise
 
 
 EntryClass = EmulatedForCausalLM
