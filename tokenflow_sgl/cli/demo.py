@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.console import Console
 from tokenflow_sgl.cli.extras import REPLAYS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import output_folder
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.lab.demo.run import DemoServer
 
 # A paused reader's KV lies in host memory. Eight times the device's holds the whole burst, and is
 # what the paper's machines have; SGLang's own default is twice.
@@ -38,6 +41,14 @@ def demo(
         int, typer.Option(min=2000, help="KV cache of each server, in tokens.")
     ] = 12_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the burst.")] = 0,
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text",
+            help="Stream a small trained model's words to twelve readers (docs/demo.md); "
+            "`tokenflow model smollm2` says what it needs.",
+        ),
+    ] = False,
     output: Annotated[
         Path,
         typer.Option(
@@ -68,6 +79,9 @@ def demo(
         if scheduler is SchedulerChoice.default
         else DemoServer(scheduler.value, TOKENFLOW_ARGS)
     )
+    if text:
+        _with_words(second, output, console)
+        return
     config = DemoConfig(
         contenders=(DemoServer("stock"), second),
         output=output,
@@ -75,5 +89,17 @@ def demo(
     )
     with failing("The demo failed"):
         same = run_demo(config, console)
+    if not same:
+        raise typer.Exit(Exit.failed)
+
+
+def _with_words(second: DemoServer, output: Path, console: Console) -> None:
+    from tokenflow_sgl.lab.demo.run import DemoServer
+    from tokenflow_sgl.lab.demo.text_demo import TextDemo, run_text_demo
+    from tokenflow_sgl_emulator.trained.shipped import SMOLLM2, converted
+
+    with failing("The demo failed"):
+        words = converted(SMOLLM2, "float32")
+        same = run_text_demo(TextDemo((DemoServer("stock"), second), output, words), console)
     if not same:
         raise typer.Exit(Exit.failed)
