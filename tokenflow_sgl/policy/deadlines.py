@@ -10,7 +10,7 @@ criterion for deadlines (Baruah, Mok and Rosier, 1990), beside what readers ask 
 
 A deadline that cannot be kept any more is no reason to hurry: such streams go behind all others,
 and take what is left (relegation, as QoServe does with prefills). None starves: a minute after its
-deadline such a stream counts as one whose reader has run dry, of the least weight.
+deadline such a stream counts as one whose reader has run dry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import dataclasses
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
-from tokenflow_sgl.qos.classes import LEAST_WEIGHT
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 MARGIN = 2.0
@@ -48,7 +47,6 @@ def with_deadlines(state: State) -> State:
     streaming = streams.streaming.copy()
     tolerance = _column(streams.tolerance, 0.0, len(streams))
     ttft = _column(streams.ttft_slo, np.nan, len(streams))
-    weight = _column(streams.weight, 1.0, len(streams))
     rate[index] = np.clip(pace, LOWEST_RATE, HIGHEST_RATE)
     streaming[index] = True
     begun = streams.generated.take(index) > 0
@@ -60,7 +58,6 @@ def with_deadlines(state: State) -> State:
     tolerance[fresh] = np.maximum(slack[~begun] + waited, 0.0)
     by = waited + slack[~begun] + _prefill(state, fresh)
     ttft[fresh] = np.where(lost[~begun], np.nan, np.fmin(ttft[fresh], by))
-    weight[index[lost]] = LEAST_WEIGHT
     changed = dataclasses.replace(
         streams,
         rate=rate,
@@ -68,7 +65,6 @@ def with_deadlines(state: State) -> State:
         streaming=streaming,
         tolerance=tolerance,
         ttft_slo=ttft,
-        weight=weight,
         deadline=None,
     )
     return dataclasses.replace(state, streams=changed)
