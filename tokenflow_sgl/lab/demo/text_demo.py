@@ -8,6 +8,7 @@ import importlib.metadata
 import io
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ FRAME_S = 0.1
 LINE_S = 10.0
 """Seconds between two lines where it is no terminal."""
 PICTURE = "words.svg"
+FROM_ELSEWHERE = re.compile(r',\s*url\("https?://[^)]*\) format\("\w+"\)')
+"""Fonts that Rich would have a picture load from another host."""
 PICTURE_COLUMNS = 120
 
 
@@ -235,7 +238,8 @@ def save_picture(path: Path, said: Mapping[str, Sequence[Spoken]]) -> None:
     """What a terminal shows at the moment that tells most, as SVG."""
     console = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(picture(said, telling_moment(said), PICTURE_COLUMNS))
-    path.write_text(console.export_svg(title="tokenflow demo --text", unique_id="words"))
+    drawn = console.export_svg(title="tokenflow demo --text", unique_id="words")
+    path.write_text(FROM_ELSEWHERE.sub("", drawn), encoding="utf-8")
 
 
 def _table(said: Mapping[str, Sequence[Spoken]]) -> Table:
