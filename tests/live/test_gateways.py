@@ -87,7 +87,7 @@ def test_paused_streams_do_not_make_a_server_overloaded(start, prompts, referenc
 def test_what_one_server_refuses_another_takes(start, prompts, tmp_path) -> None:
     """smg tries another server, and hands the refusal on where each of them refuses."""
     refusing = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "2")
-    refusing += ("--tokenflow-max-wait", "0.5")
+    refusing += ("--tokenflow-max-wait", "2")
     crowd = {
         **{"temperature": 0, "ignore_eos": True, "max_new_tokens": 400},
         "custom_params": {"tokenflow_rate": 200, "tokenflow_max_wait": 0},
@@ -100,7 +100,7 @@ def test_what_one_server_refuses_another_takes(start, prompts, tmp_path) -> None
         waits = threading.Thread(target=servers[0].together, args=(asks * CROWD,))
         waits.start()
         for each in servers:
-            each.wait_for("expected_wait_seconds", 0.8)
+            each.wait_for("expected_wait_seconds", 2.5)
         yield
         waits.join()
 

@@ -29,15 +29,15 @@ IDLE: dict[str, Callable[[float], bool]] = {
     ),
     "buffer_percentile_seconds": math.isnan,
     "headroom_tokens": lambda value: value > 0.0,
-    "expected_wait_seconds": lambda value: 0.0 <= value < 0.5,
+    "expected_wait_seconds": lambda value: 0.0 <= value < 5.0,
     "promised_share": zero,
     "lost_deadlines": zero,
 }
 """What each gauge of now says when nothing is served."""
 LEARNED = {"capacity_tokens_per_second", "link_tokens_per_second"}
 """Gauges of what is known from before: it is not forgotten."""
-ELSEWHERE = {"layers_host_share"}
-"""Of layer-wise KV, which this server does not have; tests/unit/layerwise looks at it."""
+ELSEWHERE = {"layers_host_share", "tenant_streams", "tenant_kv_share"}
+"""Of layer-wise KV and of tenants, which this server does not have; other tests look at them."""
 
 
 def test_every_gauge_is_known() -> None:

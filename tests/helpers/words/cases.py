@@ -107,7 +107,7 @@ NGRAM = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "
 LOADED = {"resume_loaded_tokens_total": 1}
 MOVED = {"layers_moved_tokens_total": 1}
 FEW_CASES = {
-    "HiCache": Case((*FORCED, *SMALL), least=LOADED),
+    "HiCache": Case((*FORCED, *SMALL), pauses=2, least=LOADED),
     "memory pressure": Case((*SHIPPED, *SMALL), pauses=0.25, stream=True, least=LOADED),
     "NGRAM": Case(
         (*FORCED, *SMALL, "--max-running-requests", "8", *NGRAM),
@@ -115,7 +115,7 @@ FEW_CASES = {
         greedy=True,
         every=False,
     ),
-    "structured output": Case((*FORCED, *SMALL), kind=Asked.STRUCTURED, least=LOADED),
+    "structured output": Case((*FORCED, *SMALL), pauses=2, kind=Asked.STRUCTURED, least=LOADED),
     "layer-wise KV": Case(
         (*LAYERS, "--max-total-tokens", "2048", *PAGES),
         pauses=0,
