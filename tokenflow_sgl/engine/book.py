@@ -56,6 +56,11 @@ class Book:
     by_rid: dict[str, Any] = field(default_factory=dict)
     undated: list[Any] = field(default_factory=list)
 
+    def full_tenants(self) -> list[str] | None:
+        """Tenants that have as many streams as they may; None: they are not told apart."""
+        tenants = self.table.tenants
+        return None if tenants is None else tenants.all_full()
+
     def granted(self, req: Req, asked: QosClass, tenant: str | None) -> QosClass:
         """How a request is read, as far as its tenant may ask for it.
 

@@ -67,6 +67,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             core.gate.queue.waiting,
             lambda: core.body.pauser.paused,
             core.meters.headroom,
+            core.book.full_tenants,
         )
 
     @overrides("says that the scheduler is ours, now that all of it is built")

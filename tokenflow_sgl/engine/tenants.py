@@ -60,6 +60,15 @@ def asks(config: TokenFlowConfig, args: ServerArgs, headers: Mapping[str, str], 
         _asks.set(_HASHED + digest.hexdigest())
 
 
+def who_asks() -> str | None:
+    """The tenant of the request that is served in this task, as the scheduler knows it.
+
+    None: tenants are not told apart.
+    """
+    said = _asks.get()
+    return None if said is None else said.removeprefix(_NAMED)
+
+
 def hand_on(obj: Any) -> None:
     """Add who asks to SGLang's request, for the scheduler."""
     if (said := _asks.get()) is None or not hasattr(obj, "stream"):

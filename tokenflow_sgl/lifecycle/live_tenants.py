@@ -62,9 +62,16 @@ class LiveTenants:
     def full(self, key: str) -> Tenant | None:
         """What the tenant of this key is granted, if it has as many streams as it may."""
         number = self.number(key)
-        granted = self.granted(number)
-        most = granted.streams
-        return granted if most is not None and self._streams[number] >= most else None
+        return self.granted(number) if self._is_full(number) else None
+
+    def all_full(self) -> list[str]:
+        """Keys of the tenants that have as many streams as they may."""
+        known = (*self._number.items(), *self._others.items())
+        return [key for key, number in known if self._is_full(number)]
+
+    def _is_full(self, number: int) -> bool:
+        most = self.granted(number).streams
+        return most is not None and self._streams[number] >= most
 
     def join(self, key: str) -> int:
         """It has one more stream; its number."""

@@ -67,8 +67,8 @@ SCHEDULING = (
     Metric(
         "refused_requests_total",
         "counter",
-        "Requests refused with HTTP 429, as their first token was expected too late, by rate "
-        "class.",
+        "Requests refused with HTTP 429, as their first token was expected too late or their "
+        "tenant had as many streams as it may, by rate class.",
         "requests",
         ("qos_class",),
         shared=True,

@@ -10,6 +10,7 @@ import pytest
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.frontend.front_door import (
     FrontDoor,
+    FullTenantError,
     TooLongError,
     prompts_of,
     retry_after,
@@ -30,6 +31,12 @@ def request(custom: Any = None, tokens: int = 100, **more: Any) -> Any:
     params = {} if custom is None else {"custom_params": custom}
     return SimpleNamespace(
         **{"sampling_params": params, "input_ids": [1] * tokens, "rid": None, **more}
+    )
+
+
+def full_for(*tenants: str, **more: Any) -> Any:
+    return SimpleNamespace(
+        timestamp=1.0, tokenflow_outlook=None, tokenflow_full=list(tenants), **more
     )
 
 
@@ -136,3 +143,21 @@ def test_prompts_are_counted_as_they_come(more, found) -> None:
 
 def test_retry_after_is_whole_seconds() -> None:
     assert [retry_after(wait, 2.0) for wait in (2.1, 3.0, 3.01, 60.0)] == [1, 1, 2, 58]
+
+
+def test_a_tenant_that_is_full_everywhere_is_refused(tmp_path) -> None:
+    classes = tmp_path / "classes.toml"
+    classes.write_text("[tenants.capped]\nstreams = 2\n[tenants.free]\nweight = 2\n")
+    config = TokenFlowConfig(classes=str(classes))
+    loads = [full_for("capped", "free"), full_for("capped")]
+    counted: list[str] = []
+    one = FrontDoor(config, lambda: loads, counted.append)
+    with pytest.raises(FullTenantError, match="2 requests in this server") as caught:
+        one.pass_on(request(), "capped")
+    assert caught.value.after == 1
+    assert counted == ["default"]
+    for tenant in ("free", "hash:0123", None):
+        one.pass_on(request(), tenant)
+    loads[1] = full_for()
+    loads[1].timestamp = 2.0
+    one.pass_on(request(), "capped")

@@ -139,7 +139,9 @@ def test_the_inquirer_adds_paused_streams_and_headroom(monkeypatch, promised, us
     held = [SimpleNamespace(seqlen=100), SimpleNamespace(seqlen=50)]
     waits = WaitOutlook(0.0, np.array([100.0]), np.array([[1.5, 2, 3, 4, 5]]))
     seen: Any = SimpleNamespace(tokens=42, promised=promised, outlook=lambda: waits)
-    asked = inquirer_with_paused(SchedulerLoadInquirer(**fields), lambda: [], lambda: held, seen)
+    asked = inquirer_with_paused(
+        SchedulerLoadInquirer(**fields), lambda: [], lambda: held, seen, lambda: ["full"]
+    )
     loads = asked.get_loads().to_dict()
     assert loads["tokenflow_headroom_tokens"] == 42
     assert loads["tokenflow_expected_wait_s"] == 1.5

@@ -19,6 +19,7 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.telemetry.prometheus import count_at, make_metric
+from tokenflow_sgl.engine.tenants import too_many, who_asks
 from tokenflow_sgl.engine.terms import MAX_WAIT_KEY, RateError, class_of
 from tokenflow_sgl.engine.unsupported_front_ends import refuses_none
 from tokenflow_sgl.lifecycle.door import Door
@@ -33,13 +34,31 @@ CHARACTERS = 4.0
 RETRY_AFTER = "tokenflow_retry_after"
 """Where a request's state keeps after how many seconds a refused client may come again."""
 
-OUTLOOK = "tokenflow_outlook"
-"""Field of a load; see `telemetry.loads`."""
+OUTLOOK, FULL = "tokenflow_outlook", "tokenflow_full"
+"""Fields of a load; see `telemetry.loads`."""
+AGAIN = 1
+"""Seconds after which a tenant may try again that has as many streams as it may."""
 _PASSED = "_tokenflow_passed"
 """Attribute of a request that was let in at one place, and comes by another."""
 
 
-class TooLongError(Exception):
+class BusyError(Exception):
+    """A request is refused that may be served later.
+
+    Args:
+        message: For the client.
+        after: Seconds after which it may come again.
+
+    Attributes:
+        after: Likewise.
+    """
+
+    def __init__(self, message: str, after: int) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class TooLongError(BusyError):
     """The expected wait of a request is longer than it may be.
 
     Attributes:
@@ -49,10 +68,14 @@ class TooLongError(Exception):
     def __init__(self, seconds: float, most: float) -> None:
         super().__init__(
             f"The server is busy: the first token is expected in {seconds:.1f} s, later than the "
-            f"{most:g} s that this request may wait. Try again in {retry_after(seconds, most)} s."
+            f"{most:g} s that this request may wait. Try again in {retry_after(seconds, most)} s.",
+            retry_after(seconds, most),
         )
         self.seconds = seconds
-        self.after = retry_after(seconds, most)
+
+
+class FullTenantError(BusyError):
+    """Its tenant has as many streams as it may."""
 
 
 def retry_after(seconds: float, most: float) -> int:
@@ -82,23 +105,28 @@ class FrontDoor:
         self._load = load
         self._refused = refused
         self._door = Door()
+        self._full: set[str] = set()
         self._seen: object = None
         self._failed = False
 
-    def pass_on(self, obj: Any) -> None:
+    def pass_on(self, obj: Any, tenant: str | None = None) -> None:
         """Let a request pass.
 
         Args:
             obj: SGLang's, of one request or several.
+            tenant: Who asks, as the scheduler knows it; None: tenants are not told apart.
 
         Raises:
             TooLongError: The first token of one of them would come too late.
+            FullTenantError: Its tenant has as many streams as it may.
             RateError: It asks for what the server cannot do.
         """
         params = getattr(obj, "sampling_params", None)
         terms = [most_of(each, self._config) for each in _each(params)]
         qos_class, most = min(terms, key=lambda each: each[1] or math.inf)
         prompts = prompts_of(obj)
+        if tenant is not None:
+            self._pass_tenant(tenant, qos_class)
         if not most:
             return self._door.let_in(len(prompts))
         if self._without is not None:
@@ -107,9 +135,23 @@ class FrontDoor:
         for prompt in prompts:
             wait = self._door.refuses(0.0, prompt, most)
             if wait is not None:
-                if self._refused is not None:
-                    self._refused(qos_class.name)
+                self._count(qos_class)
                 raise TooLongError(wait, most)
+
+    def _count(self, qos_class: QosClass) -> None:
+        if self._refused is not None:
+            self._refused(qos_class.name)
+
+    def _pass_tenant(self, tenant: str, qos_class: QosClass) -> None:
+        """The scheduler refuses it, too; but a stream would have its HTTP 200 by then."""
+        classes = self._config.known_classes
+        granted = classes.tenants.get(tenant, classes.others)
+        if granted.streams is None:
+            return
+        self._look()
+        if tenant in self._full:
+            self._count(qos_class)
+            raise FullTenantError(too_many(granted), AGAIN)
 
     def _look(self) -> None:
         try:
@@ -119,10 +161,13 @@ class FrontDoor:
                 return
             rows = [getattr(load, OUTLOOK, None) for load in loads]
             self._door.look(together([each for each in rows if each is not None]))
+            # Full is who is so at each of the replicas.
+            full = [set(getattr(load, FULL, None) or ()) for load in loads]
+            self._full = set.intersection(*full) if full else set()
             self._seen = seen
         except Exception:
             # No request fails for what is only about its wait.
-            self._door, self._seen = Door(), None
+            self._door, self._full, self._seen = Door(), set(), None
             if not self._failed:
                 self._failed = True
                 logger.exception("loads cannot be read, so no request is refused; told once")
@@ -166,11 +211,11 @@ def prompts_of(obj: Any) -> Sequence[int | None]:
 
 
 def pass_door(manager: Manager, obj: Any) -> None:
-    """Let a request pass, once; raises `TooLongError` as `FrontDoor.pass_on` does."""
+    """Let a request pass, once; raises `BusyError` as `FrontDoor.pass_on` does."""
     door = door_of(manager)
     if door is None or getattr(obj, _PASSED, False) or _is_health_check(obj):
         return
-    door.pass_on(obj)
+    door.pass_on(obj, who_asks())
     setattr(obj, _PASSED, True)
 
 
@@ -186,7 +231,7 @@ def let_in(manager: Manager, obj: Any, request: Any) -> None:
 
     try:
         pass_door(manager, obj)
-    except TooLongError as error:
+    except BusyError as error:
         state = getattr(request, "state", None)
         if state is not None:
             setattr(state, RETRY_AFTER, error.after)

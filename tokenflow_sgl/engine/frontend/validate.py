@@ -9,7 +9,7 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.absolute_deadlines import with_seconds
 from tokenflow_sgl.engine.frontend.front_door import (
-    TooLongError,
+    BusyError,
     let_in,
     pass_door,
     retry_after_of,
@@ -147,12 +147,12 @@ async def check_http(
             obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
             _settle_deadlines(obj)
             check_rates(obj, config)
+            await note_tenant(state.tokenizer_manager, request)
             pass_door(state.tokenizer_manager, obj)
         except RateError as error:
             return refusal(400, str(error))
-        except TooLongError as error:
+        except BusyError as error:
             return refusal(429, str(error), after=error.after)
-        await note_tenant(state.tokenizer_manager, request)
     return await original(obj, request, *args, **kwargs)
 
 

@@ -28,6 +28,7 @@ def inquirer_with_paused(
     waiting: Requests,
     paused: Requests,
     watch: HeadroomWatch,
+    full: Callable[[], list[str] | None],
 ) -> SchedulerLoadInquirer:
     """`inquirer` rebuilt so that /v1/loads counts paused streams as running, with their tokens.
 
@@ -41,6 +42,7 @@ def inquirer_with_paused(
         watch: Knows headroom, and how long newcomers would wait. The share that is promised is the
             token usage that gateways go by: KV of streams that can be paused is no reason to send
             no more.
+        full: Tenants that have as many streams as they may; None: they are not told apart.
     """
 
     @checked
@@ -61,6 +63,7 @@ def inquirer_with_paused(
                 "tokenflow_headroom_tokens": watch.tokens,
                 "tokenflow_expected_wait_s": outlook and round(outlook.expected(outlook.at), 2),
                 "tokenflow_outlook": outlook and [outlook.prompt.tolist(), *outlook.wait.tolist()],
+                "tokenflow_full": full(),
             }
             reported = {name: getattr(loads, name) for name in loads.__struct_fields__}
             return LoadWithHeadroom(**{**reported, **changed})

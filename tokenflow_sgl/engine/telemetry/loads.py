@@ -24,11 +24,14 @@ class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
         tokenflow_expected_wait_s: As the gauge tokenflow:expected_wait_seconds; likewise.
         tokenflow_outlook: Of a `policy.outlook.WaitOutlook`, for the processes that serve HTTP: its
             prompts, and a row of waits for each; likewise.
+        tokenflow_full: Keys, or hashes of them, of the tenants that have as many streams as they
+            may; None: tenants are not told apart.
     """
 
     tokenflow_headroom_tokens: int | None = None
     tokenflow_expected_wait_s: float | None = None
     tokenflow_outlook: list[list[float]] | None = None
+    tokenflow_full: list[str] | None = None
 
     @overrides("headroom in /v1/loads")
     def to_dict(self, include: set[str] | None = None) -> dict[str, Any]:
