@@ -6,11 +6,7 @@ then, and counts the requests that it has let in since.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from tokenflow_sgl.policy.outlook import AHEAD, Usual, WaitOutlook, nothing_waits
+from tokenflow_sgl.policy.outlook import Usual, WaitOutlook
 
 LOOK_EVERY = 0.25
 """Seconds between two outlooks where requests may be refused."""
@@ -26,16 +22,28 @@ class Door:
     def __init__(self) -> None:
         self.outlook: WaitOutlook | None = None
         self._passed = 0
+        self._before, self._replicas = 0.0, 1
 
     @property
     def usual(self) -> Usual | None:
         """What requests were like at the last look."""
         return None if self.outlook is None else self.outlook.usual
 
-    def look(self, outlook: WaitOutlook) -> None:
-        """A new outlook is there, which knows of all that have passed."""
+    def look(self, outlook: WaitOutlook, ahead: float = 0.0, replicas: int = 1) -> None:
+        """A new outlook is there.
+
+        Args:
+            outlook: Of one engine.
+            ahead: Requests that have come there since it was found.
+            replicas: Engines among which those that pass from now on are spread.
+        """
         self.outlook = outlook
+        self._before, self._replicas = ahead, replicas
         self._passed = 0
+
+    @property
+    def _ahead(self) -> float:
+        return self._before + self._passed / self._replicas
 
     def expected(self, now: float, prompt: int | None = None) -> float:
         """Seconds until the first token of a request that comes now; 0.0 while nothing is known.
@@ -46,18 +54,12 @@ class Door:
         """
         if self.outlook is None:
             return 0.0
-        return self.outlook.expected(now, prompt, self._passed)
+        return self.outlook.expected(now, prompt, self._ahead)
 
-    def present(self, now: float) -> WaitOutlook:
-        """The outlook as it is now, with all that has passed since."""
-        if self.outlook is None:
-            return nothing_waits(now)
-        seen = self.outlook
-        wait = [
-            [seen.expected(now, prompt, self._passed + more) for more in AHEAD.tolist()]
-            for prompt in seen.prompt.tolist()
-        ]
-        return replace(seen, at=now, wait=np.array(wait))
+    def since(self, now: float) -> tuple[float, float]:
+        """Seconds since the outlook was found, and requests that have come since then."""
+        assert self.outlook is not None, "one was seen"
+        return now - self.outlook.at, self._ahead
 
     def let_in(self, requests: int = 1) -> None:
         """Requests pass, whatever the wait: those that come now wait behind them."""

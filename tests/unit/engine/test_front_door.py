@@ -1,4 +1,4 @@
-"""The door of a process that serves HTTP: whom it lets in, and what never fails a request."""
+"""The door of a process that serves HTTP: who is let in, and what never fails a request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tokenflow_sgl.engine.frontend.front_door import (
     TooLongError,
     prompts_of,
     retry_after,
-    together,
+    shortest,
 )
 from tokenflow_sgl.engine.terms import RateError
 from tokenflow_sgl.policy import WorkingSetConfig
 
-BUSY = [[100.0, 200.0], [3.0, 4.0, 5.0, 6.0, 7.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
-"""What a load says of the wait: prompts, and a row for each."""
+BUSY = [[0.0, 0.0], [100.0, 200.0], [3.0, 4.0, 5.0, 6.0, 7.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
+"""What a load says of the wait: how old it is, who came since, prompts, and a row for each."""
 
 
 def load(outlook: Any = BUSY, timestamp: float = 1.0) -> Any:
@@ -80,6 +80,15 @@ def test_those_that_pass_make_the_next_ones_wait_until_a_new_load_knows_of_them(
     one.pass_on(request())
 
 
+def test_what_a_scheduler_knows_no_more_refuses_none() -> None:
+    loads = [load()]
+    one = door(loads, most=2.0)
+    with pytest.raises(TooLongError):
+        one.pass_on(request())
+    loads[0] = load(None, timestamp=2.0)
+    one.pass_on(request())
+
+
 def test_those_that_may_wait_count_too() -> None:
     one = door(most=3.6)
     one.pass_on(request({"tokenflow_max_wait": 0}, text=None))
@@ -97,7 +106,7 @@ def test_several_prompts_at_once_are_let_in_together_or_not() -> None:
     door(most=4.0).pass_on(several)
 
 
-@pytest.mark.parametrize("loads", [[], [load(None)], [object()], [load([[1.0]])], None])
+@pytest.mark.parametrize("loads", [[], [load(None)], [object()], [load([[1.0, 2.0, 3.0]])], None])
 def test_what_cannot_be_read_refuses_none(loads) -> None:
     def failing() -> list[Any]:
         if loads is None:
@@ -111,11 +120,16 @@ def test_what_cannot_be_read_refuses_none(loads) -> None:
 
 
 def test_replicas_offer_the_shortest_wait() -> None:
-    shorter = [[100.0], [1.0, 2.0, 3.0, 4.0, 5.0]]
-    found = together([BUSY, shorter])
-    assert found.expected(0.0, 100) == 1.0
-    # Four of eight come to each of them.
-    assert 1.5 < found.expected(0.0, 100, ahead=8) < 2.5
+    shorter = [[1.0, 4.0], [100.0], [1.0, 2.5, 3.0, 4.0, 5.0]]
+    found, ahead = shortest([BUSY, shorter])
+    assert ahead == 4.0
+    assert found.expected(0.0, 100, ahead) == 1.5, "a second of it has passed"
+    one = door([load(), load(shorter)], most=1.6)
+    one.pass_on(request())
+    one.pass_on(request())  # half of it came to the other one
+    with pytest.raises(TooLongError):
+        for _ in range(10):
+            one.pass_on(request())
 
 
 def test_where_none_can_be_refused_the_key_is() -> None:

@@ -24,7 +24,6 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.policy.headroom import headroom
-from tokenflow_sgl.policy.outlook import WaitOutlook
 
 
 class Told(Recorder):
@@ -137,8 +136,7 @@ def test_the_inquirer_adds_paused_streams_and_headroom(monkeypatch, promised, us
     monkeypatch.setattr(SchedulerLoadInquirer, "get_loads", lambda self: plain)
     fields = {name: None for name in SchedulerLoadInquirer.__dataclass_fields__}
     held = [SimpleNamespace(seqlen=100), SimpleNamespace(seqlen=50)]
-    waits = WaitOutlook(0.0, np.array([100.0]), np.array([[1.5, 2, 3, 4, 5]]))
-    seen: Any = SimpleNamespace(tokens=42, promised=promised, outlook=lambda: waits)
+    seen: Any = SimpleNamespace(tokens=42, promised=promised, wait=1.5, published=None)
     asked = inquirer_with_paused(
         SchedulerLoadInquirer(**fields), lambda: [], lambda: held, seen, lambda: ["full"]
     )

@@ -50,7 +50,17 @@ def test_a_longer_prompt_waits_longer(door) -> None:
 
 
 def test_a_new_look_knows_of_all_that_passed(door) -> None:
-    door.refuses(0.0, 100, 0.0)
-    door.look(door.present(0.0))
-    assert door.expected(0.0, 100) == 1.0 + EACH
-    assert door.present(0.5).expected(0.5, 100) == 1.0 + EACH - 0.5
+    for _ in range(3):
+        door.let_in()
+    assert door.since(2.0) == (2.0, 3.0)
+    assert door.outlook is not None
+    other = Door()
+    other.look(door.outlook, ahead=3.0)
+    assert other.expected(0.5, 100) == door.expected(0.5, 100) == 1.0 + 3 * EACH - 0.5
+
+
+def test_those_that_pass_are_spread_over_replicas(door) -> None:
+    assert door.outlook is not None
+    door.look(door.outlook, ahead=1.0, replicas=2)
+    door.let_in(4)
+    assert door.expected(0.0, 100) == 1.0 + 3 * EACH

@@ -140,7 +140,7 @@ def test_who_is_above_its_part_gives_way_to_a_newcomer(tenants, make_stream, str
     assert outcome.run[0] == 40
     assert outcome.preempt
     assert {each.cause for each in outcome.preempt} == {Cause.NEWCOMER}
-    # The control: where nobody is told apart, it neither joins nor displaces one.
+    # The control: where tenants are not told apart, it neither joins nor displaces one.
     rows = [{**row, "tenant": None} for row in rows]
     plain = WorkingSetPolicy().decide(dataclasses.replace(state, streams=_untold(state)))
     assert not plain.admit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim.run import simulate
+from tokenflow_sgl.lab.sim.schedulers.earliest_deadline import EarliestDeadlineScheduler
 from tokenflow_sgl.lab.traces import open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
@@ -71,6 +73,28 @@ def test_a_class_may_wait_longer_than_another(server) -> None:
     rows = run.requests.to_pylist()
     assert all(row["error"] is None for row in rows if row["qos_class"] == "patient")
     assert any(row["error"] is not None for row in rows if row["qos_class"] == "hasty")
+
+
+@pytest.mark.parametrize("policy", [Contender.fcfs, Contender.tokenflow])
+def test_a_full_queue_refuses_what_comes(server, policy) -> None:
+    """SGLang's own way, --max-queued-requests, under either scheduler."""
+    profile, options = server
+    limited = dataclasses.replace(options, max_queued_requests=2)
+    trace = open_trace(OVERLOAD)
+    run = simulate(trace, profile, limited, policy=policy).run
+    errors = {row["error"] for row in run.requests.to_pylist()}
+    assert errors == {None, "HTTP 503: The request queue is full."}
+
+
+def test_the_earliest_deadline_is_first_in_the_queue(server) -> None:
+    core = SimpleNamespace(
+        waiting=[0, 1, 2, 3],
+        streams=SimpleNamespace(
+            arrival=np.array([0.0, 1.0, 2.0, 3.0]), deadline=np.array([9.0, np.nan, 0.5, 3.0])
+        ),
+    )
+    found = EarliestDeadlineScheduler.offered(SimpleNamespace(core=core))  # type: ignore[arg-type]
+    assert found == [2, 1, 3, 0], "at 2.5, 3, 6 and 9 s"
 
 
 def test_the_later_turns_of_a_refused_one_are_not_sent(server) -> None:

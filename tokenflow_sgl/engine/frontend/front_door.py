@@ -24,7 +24,7 @@ from tokenflow_sgl.engine.terms import MAX_WAIT_KEY, RateError, class_of
 from tokenflow_sgl.engine.unsupported_front_ends import refuses_none
 from tokenflow_sgl.lifecycle.door import Door
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.policy.outlook import AHEAD, WaitOutlook, nothing_waits
+from tokenflow_sgl.policy.outlook import WaitOutlook
 from tokenflow_sgl.qos.classes import QosClass
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,10 @@ class FrontDoor:
             if seen == self._seen:
                 return
             rows = [getattr(load, OUTLOOK, None) for load in loads]
-            self._door.look(together([each for each in rows if each is not None]))
+            known = [each for each in rows if each is not None]
+            self._door = Door()  # a scheduler may have lost what it knew
+            if known:
+                self._door.look(*shortest(known), replicas=len(known))
             # Full is who is so at each of the replicas.
             full = [set(getattr(load, FULL, None) or ()) for load in loads]
             self._full = set.intersection(*full) if full else set()
@@ -173,20 +176,16 @@ class FrontDoor:
                 logger.exception("loads cannot be read, so no request is refused; told once")
 
 
-def together(outlooks: list[list[list[float]]]) -> WaitOutlook:
-    """What data-parallel replicas offer a newcomer: the wait of the one where it is shortest.
+def shortest(outlooks: list[list[list[float]]]) -> tuple[WaitOutlook, float]:
+    """The outlook of the replica where a newcomer waits least, and who has come there since.
 
-    outlooks: As loads have them. Further requests are spread over all of them.
+    outlooks: As loads have them, one at least.
     """
-    made = [WaitOutlook(0.0, np.array(prompt), np.array(wait)) for prompt, *wait in outlooks]
-    if not made:
-        return nothing_waits(0.0)
-    least = min(made, key=lambda each: each.expected(0.0))
-    behind = [
-        [least.expected(0.0, prompt, more / len(made)) for more in AHEAD.tolist()]
-        for prompt in least.prompt.tolist()
+    made = [
+        (WaitOutlook(-since, np.array(prompt), np.array(wait)), ahead)
+        for (since, ahead), prompt, *wait in outlooks
     ]
-    return WaitOutlook(0.0, least.prompt, np.array(behind))
+    return min(made, key=lambda each: each[0].expected(0.0, None, each[1]))
 
 
 def most_of(params: Any, config: TokenFlowConfig) -> tuple[QosClass, float]:

@@ -13,7 +13,7 @@ from tokenflow_sgl.lifecycle.door import Door
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import lost_deadlines
 from tokenflow_sgl.policy.headroom import headroom, promised
-from tokenflow_sgl.policy.outlook import WaitOutlook, outlook
+from tokenflow_sgl.policy.outlook import outlook
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class HeadroomWatch:
         self._config = config
         self._every = every
         self._door = Door()
+        self._rows: list[list[float]] | None = None
         self._now = 0.0
         self._recorder = recorder
         self._next = -math.inf
@@ -62,11 +63,13 @@ class HeadroomWatch:
             self.tokens = round(headroom(seen, self._config))
             self.promised = promised(seen, self._config)
             self._recorder.lost_deadlines(lost_deadlines(seen))
-            self._door.look(outlook(seen, self._config, self._door.usual))
+            found = outlook(seen, self._config, self._door.usual)
+            self._door.look(found)
+            self._rows = [found.prompt.tolist(), *found.wait.tolist()]
         except Exception:
             # A length predictor may be the operator's own; no server ends for a gauge.
             self.tokens = self.promised = None
-            self._door = Door()
+            self._door, self._rows = Door(), None
             if not self._failed:
                 self._failed = True
                 logger.exception(
@@ -77,12 +80,21 @@ class HeadroomWatch:
         self._recorder.headroom(
             unknown if self.tokens is None else self.tokens,
             unknown if self.promised is None else self.promised,
-            unknown if self._door.outlook is None else self._door.expected(now),
+            unknown if self.wait is None else self.wait,
         )
 
-    def outlook(self) -> WaitOutlook | None:
-        """How long newcomers would wait, as of the present pass; None: it is not known."""
-        return None if self._door.outlook is None else self._door.present(self._now)
+    @property
+    def wait(self) -> float | None:
+        """Seconds that a usual newcomer would wait as of the present pass; None: not known."""
+        return None if self._door.outlook is None else self._door.expected(self._now)
+
+    @property
+    def published(self) -> list[list[float]] | None:
+        """The last outlook for other processes, which cost a step little; None: not known.
+
+        How old it is and how many have come since, its prompts, and a row of waits for each.
+        """
+        return None if self._rows is None else [[*self._door.since(self._now)], *self._rows]
 
     def comes(self, now: float, prompt: int) -> float:
         """A request has come; returns the wait that is expected for it, 0.0 while none is known.

@@ -53,7 +53,7 @@ def inquirer_with_paused(
             held = paused()
             tokens = sum(req.seqlen for req in held)
             queues = msgspec.structs.replace(loads.queues, paused=loads.queues.paused + len(held))
-            share, outlook = watch.promised, watch.outlook()
+            share, wait = watch.promised, watch.wait
             changed = {
                 "num_running_reqs": loads.num_running_reqs + len(held),
                 "token_usage": loads.token_usage if share is None else round(share, 4),
@@ -61,8 +61,8 @@ def inquirer_with_paused(
                 "num_active_tokens": loads.num_active_tokens + tokens,
                 "queues": queues,
                 "tokenflow_headroom_tokens": watch.tokens,
-                "tokenflow_expected_wait_s": outlook and round(outlook.expected(outlook.at), 2),
-                "tokenflow_outlook": outlook and [outlook.prompt.tolist(), *outlook.wait.tolist()],
+                "tokenflow_expected_wait_s": None if wait is None else round(wait, 2),
+                "tokenflow_outlook": watch.published,
                 "tokenflow_full": full(),
             }
             reported = {name: getattr(loads, name) for name in loads.__struct_fields__}

@@ -22,8 +22,7 @@ class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
     Attributes:
         tokenflow_headroom_tokens: As the gauge tokenflow:headroom_tokens; None: it is not known.
         tokenflow_expected_wait_s: As the gauge tokenflow:expected_wait_seconds; likewise.
-        tokenflow_outlook: Of a `policy.outlook.WaitOutlook`, for the processes that serve HTTP: its
-            prompts, and a row of waits for each; likewise.
+        tokenflow_outlook: As `HeadroomWatch.published`, for processes that serve HTTP; likewise.
         tokenflow_full: Keys, or hashes of them, of the tenants that have as many streams as they
             may; None: tenants are not told apart.
     """

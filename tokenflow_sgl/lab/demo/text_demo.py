@@ -165,7 +165,7 @@ def _introduce(config: TextDemo, console: Console) -> None:
         f"[bold]{len(READERS)} readers ask {config.words.name.partition('-')[0]} within half a "
         f"second[/] and read {rates[0]:g} to {rates[-1]:g} tokens per second. Two real SGLang "
         f"{importlib.metadata.version('sglang')} servers, {first} and {second}, compute every word "
-        f"on this CPU, which takes a minute or two. Time is virtual: each step counts what {MODEL} "
+        f"on this CPU, which takes some minutes. Time is virtual: each step counts what {MODEL} "
         f"takes on an {DEVICE}. KV of {config.kv_tokens:,} tokens fits, less than is needed.\n",
         highlight=False,
     )
