@@ -11,8 +11,13 @@ import pytest
 from servers.tuned import CHECK_RANKS, tuned
 from told_streams import Reading, told
 
+from tokenflow_sgl.engine.sglang.version import at_least
+
 pytestmark = pytest.mark.engine
 
+WORKERS_SERVED = pytest.mark.skipif(
+    not at_least("0.5.23"), reason="refused there: workers serve SGLang's own application"
+)
 HELD_FROM_2 = {"tokenflow_passed_on:mine": 2}
 FAR = 10_000
 """Tokens that no test waits for: a slow client still finds the stream running."""
@@ -238,8 +243,10 @@ def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
 @pytest.mark.parametrize(
     "flags",
     # SGLang takes no --api-key with several workers.
-    [("--api-key", "reader"), ("--tokenizer-worker-num", "2")],
-    ids=["one worker", "two workers"],
+    [
+        pytest.param(("--api-key", "reader"), id="one worker"),
+        pytest.param(("--tokenizer-worker-num", "2"), id="two workers", marks=WORKERS_SERVED),
+    ],
 )
 def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts, flags) -> None:
     with start("--scheduler", "tokenflow", "--admin-api-key", "boss", *flags) as guarded:

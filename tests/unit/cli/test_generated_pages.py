@@ -89,6 +89,7 @@ def test_refused_models_are_documented_with_their_sentences(monkeypatch):
         "is_generation": True,
         "is_deepseek_v41": False,
         "is_deepseek_v4": False,
+        "has_windows": False,
     }
     for kind, value in plain.items():
         refusal = model_kinds.refused_model(**{**plain, kind: not value})

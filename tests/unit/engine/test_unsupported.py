@@ -211,6 +211,7 @@ def test_an_ordinary_generation_model_is_served(monkeypatch) -> None:
     check_model(is_generation=True)
     monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.23")
     check_model(is_generation=True, is_deepseek_v4=True)
+    check_model(is_generation=True, has_windows=True)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +220,7 @@ def test_an_ordinary_generation_model_is_served(monkeypatch) -> None:
         ({"is_generation": False}, "embedding model"),
         ({"is_deepseek_v41": True}, "DeepSeek V4.1"),
         ({"is_deepseek_v4": True}, "DeepSeek V4 on SGLang 0.5.23 or later"),
+        ({"has_windows": True}, "sliding windows on SGLang 0.5.23 or later"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(monkeypatch, given, said) -> None:
@@ -310,3 +312,12 @@ def test_kinds_of_models_are_read_from_their_configurations() -> None:
     assert kind("DeepseekV4ForCausalLM", "deepseek_v4") == {"is_deepseek_v4"}
     assert kind("DeepseekV4ForCausalLM", "deepseek_v41") == {"is_deepseek_v41"}
     assert kind("LlamaForCausalLM", "llama") == set()
+    plain = SimpleNamespace(model_type="gemma3")
+    assert kind_of_model(
+        SimpleNamespace(is_generation=True, hf_config=plain, is_hybrid_swa=True)
+    ) == {
+        "is_generation": True,
+        "is_deepseek_v41": False,
+        "is_deepseek_v4": False,
+        "has_windows": True,
+    }
