@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attacker.asking import COMPLETIONS, GENERATE, Ask, draw
 from attacker.journal import Journal
-from attacker.replies import Reply, judge
+from attacker.replies import FULL, Reply, judge
 from attacker.truth import LONGEST, Subject
 
 WORDS = tuple(f" w{number % 40}" for number in range(LONGEST))
@@ -50,18 +50,18 @@ WRONG = {
 
 
 def test_what_is_right_is_right() -> None:
-    assert judge(ASK, streamed(*GOOD), aborted=False, full=False) is None
+    assert judge(ASK, streamed(*GOOD), aborted=False) is None
 
 
 @pytest.mark.parametrize("events", WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_noticed(events) -> None:
-    assert judge(ASK, streamed(*events), aborted=False, full=False)
+    assert judge(ASK, streamed(*events), aborted=False)
 
 
 def test_what_was_aborted_is_a_beginning() -> None:
     def verdict(ids: list[int], beyond: int = 0) -> str | None:
         reply = streamed(event(ids, ABORT))
-        return judge(ASK, reply, aborted=True, full=False, beyond=beyond)
+        return judge(ASK, reply, aborted=True, beyond=beyond)
 
     assert verdict([]) is None
     assert verdict([0, 1]) is None
@@ -80,9 +80,9 @@ def test_deltas_of_the_openai_routes_are_put_together() -> None:
     ask = replace(ASK, path=COMPLETIONS)
     parts = [chunk(word) for word in WORDS[:4]]
     end = chunk("", "length")
-    assert judge(ask, streamed(*parts, end), aborted=False, full=False) is None
-    assert judge(ask, streamed(*parts[:2], *parts[1:], end), aborted=False, full=False)
-    assert judge(ask, streamed(*parts[:2], parts[3], end), aborted=False, full=False)
+    assert judge(ask, streamed(*parts, end), aborted=False) is None
+    assert judge(ask, streamed(*parts[:2], *parts[1:], end), aborted=False)
+    assert judge(ask, streamed(*parts[:2], parts[3], end), aborted=False)
 
 
 def test_log_probabilities_belong_to_their_tokens() -> None:
@@ -94,18 +94,18 @@ def test_log_probabilities_belong_to_their_tokens() -> None:
         ]
         reply = Reply(200)
         reply.whole(json.dumps(body))
-        assert (judge(ask, reply, aborted=False, full=False) is None) == right
+        assert (judge(ask, reply, aborted=False) is None) == right
 
 
 def test_a_refusal_has_to_be_the_expected_one() -> None:
     ask = Ask(GENERATE, b"", refusal="tokenflow_rate is")
     refused = Reply(400, error="tokenflow_rate is -1; allowed is ...")
-    assert judge(ask, refused, aborted=False, full=False) is None
-    assert judge(ask, Reply(400, error="something else"), aborted=False, full=False)
-    assert judge(ask, streamed(*GOOD), aborted=False, full=False)
+    assert judge(ask, refused, aborted=False) is None
+    assert judge(ask, Reply(400, error="something else"), aborted=False)
+    assert judge(ask, streamed(*GOOD), aborted=False)
     full = Reply(503, error="The request queue is full.")
-    assert judge(ASK, full, aborted=False, full=True) is None
-    assert judge(ASK, full, aborted=False, full=False)
+    assert judge(ASK, full, aborted=False, refusals=(FULL,)) is None
+    assert judge(ASK, full, aborted=False)
 
 
 def test_the_seed_says_what_is_asked() -> None:

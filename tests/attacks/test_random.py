@@ -111,7 +111,7 @@ def attack(start, attacked, known, weights):
         asked, again = known(arena.model), weights(arena.model)
         with opened(arena, start, attacked(arena.model)) as served:
             without = WITHOUT | arena.without
-            ends = arena.full, arena.beyond, arena.late, arena.pair
+            ends = arena.full, arena.door, arena.beyond, arena.late, arena.pair
             campaign = Campaign(served, asked, again, SEED, without, *ends)
             campaign.attack(seconds, round_seconds)
             # Before more rounds: where those are needed, the server is not warm after the first.

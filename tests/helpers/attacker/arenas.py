@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attacker.asking import TENANT
 from attacker.attacked_models import COMPRESSED
 from servers.rivals import HARMLESS, beside
 from servers.tuned import CHECK_RANKS, tuned
@@ -35,6 +36,11 @@ DP_ATTENTION = ("--enable-dp-attention", "--dp-size", "2", "--tp-size", "2")
 DELTAS = ("--max-mamba-cache-size", "20", "--mamba-track-interval", "64")
 """Four streams run at once."""
 DRAFTS = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+TENANTS_AND_WAITS = (
+    *("--tokenflow-tenant-by", f"header:{TENANT}", "--tokenflow-max-wait", "5"),
+    *("--tokenflow-classes", str(Path(__file__).with_name("tenants.toml"))),
+)
+"""Requests of all arenas have deadlines."""
 MODEL = "{model}"
 """Stands for the folder of the model that is served."""
 TREES = (
@@ -90,6 +96,7 @@ class Arena:
         env: More variables of its processes.
         expects: Metrics of ours that have to rise, so that the attack means something.
         full: The server has a limit to its queue.
+        door: It tells tenants apart, and refuses what would wait for long.
         beyond: Tokens by which an aborted answer may exceed its limit: SGLang keeps a whole step.
         without: What is not done to it.
         late: Seconds after an end of all requests in which requests may still be ended by it.
@@ -103,6 +110,7 @@ class Arena:
     env: Mapping[str, str] = field(default_factory=dict)
     expects: tuple[str, ...] = ("preemptions_total", "written_ahead_tokens_total")
     full: bool = False
+    door: bool = False
     beyond: int = 0
     without: frozenset[str] = frozenset()
     late: float = 0.0
@@ -111,8 +119,8 @@ class Arena:
 
     def refused(self) -> bool:
         """Whether the installed SGLang is too old for its model or its drafts."""
-        drafts = "--speculative-algorithm" in self.flags
-        return not at_least("0.5.23") and (drafts or self.model in COMPRESSED)
+        drafts, windows = "--speculative-algorithm" in self.flags, "window" in self.model
+        return not at_least("0.5.23") and (drafts or windows or self.model in COMPRESSED)
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""
@@ -183,6 +191,12 @@ ARENAS = {
         expects=("preemptions_total",),
         beyond=3,
     ),
+    "tenants and waits, two ranks": Arena(
+        (*TOKENFLOW, *LARGE_HOST, *TENANTS_AND_WAITS),
+        ranks=2,
+        expects=("preemptions_total", "written_ahead_tokens_total", "refused_requests_total"),
+        door=True,
+    ),
     # SGLang's ranks take in new requests before the operator's, which came first.
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS, late=2.0),
     "pair": Arena(
@@ -218,6 +232,7 @@ SLOW = (
     ("windows, few, page 16", "latent"),
     ("windows and drafts", "windows and trees, page 1"),
     ("compressed", "compressed and drafts"),
+    ("tenants and waits, two ranks",),
     ("DP attention", "layers"),
     ("layers, forced", "layers, shipped, two ranks"),
     ("pair", "layers, nothing shared"),

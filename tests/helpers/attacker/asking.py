@@ -28,6 +28,12 @@ RATES: tuple[dict[str, Any], ...] = (
     *({"tokenflow_rate": rate} for rate in (2, 5.5, 20, 60)),
     *({"tokenflow_deadline": seconds} for seconds in (0.5, 10, 60)),
 )
+WAITS = (0, 0.02, 1, 30)
+"""Seconds that a request may wait where the server refuses by that; 0: as long as it takes."""
+TENANT = "x-tenant"
+"""The header that says who asks, where the server tells tenants apart."""
+TENANTS = (*(4 * (None, "named", "crowd")), *(f"stranger {number}" for number in range(70)))
+"""More than a server tells apart, some of them often."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Ask:
         hang_up: Seconds, after which the client is gone; None: it stays.
         abort: Seconds, after which it asks for the end; None: it does not.
         rest: Seconds, after which it looks away, and between two rests; None: it does not.
+        tenant: Who asks; None: nobody says.
     """
 
     path: str
@@ -63,22 +70,28 @@ class Ask:
     hang_up: float | None = None
     abort: float | None = None
     rest: tuple[float, float] | None = None
+    tenant: str | None = None
 
     def __str__(self) -> str:
         said = [self.path, "stream" if self.stream else "whole", self.rid]
         if self.subject is None:
             return " ".join([*said, f"to be refused: {self.payload[:80]!r}"])
         said.append(f"{self.tokens} tokens of {self.subject.name}")
-        for name in ("samples", "logprobs", "hang_up", "abort", "rest"):
+        for name in ("samples", "logprobs", "hang_up", "abort", "rest", "tenant"):
             if (value := getattr(self, name)) not in (None, False, 1):
                 said.append(f"{name}={value}")
         return " ".join(said)
 
 
 def draw(
-    rng: random.Random, subjects: Sequence[Subject], name: str, without: frozenset[str]
+    rng: random.Random,
+    subjects: Sequence[Subject],
+    name: str,
+    without: frozenset[str],
+    *,
+    door: bool = False,
 ) -> Ask:
-    """The next request of the client `name`."""
+    """The next request of the client `name`; door: a tenant's, and with a wait."""
     if rng.random() < NONSENSE:
         kinds = [kind for kind in _NONSENSE if kind not in without]
         return _NONSENSE[rng.choice(kinds)](rng, rng.choice(subjects))
@@ -96,7 +109,11 @@ def draw(
         shown = subject.words.index(stop)
         tokens = shown + 1
         options["stop"] = stop
-    if rates := rng.choice(RATES):
+    rates = rng.choice(RATES)
+    tenant = rng.choice(TENANTS) if door else None
+    if door and rng.random() < 0.3:
+        rates = {**rates, "tokenflow_max_wait": rng.choice(WAITS)}
+    if rates:
         options["custom_params"] = rates
     behaviour = rng.random()
     hang_up = abort = None
@@ -127,7 +144,7 @@ def draw(
     rest = None
     if rid and stream and rng.random() < RESTED and "rests" not in without:
         rest = rng.random() * SECONDS, rng.uniform(*RENEWED)
-    ends = hang_up, abort, rest
+    ends = hang_up, abort, rest, tenant
     return Ask(path, payload, subject, tokens, shown, samples, stream, logprobs, rid, "", *ends)
 
 

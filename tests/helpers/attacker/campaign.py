@@ -12,6 +12,7 @@ from attacker.aftermath import Aftermath, resident
 from attacker.clients import Client
 from attacker.journal import Journal
 from attacker.operators import Operator
+from attacker.replies import BUSY, CROWDED, FULL
 from attacker.truth import Subject
 from servers.client import Served
 
@@ -33,6 +34,7 @@ class Campaign:
         seed: Of the first round; the next one has the next.
         without: Names of actions that are left out; see asking.py and operators.py.
         full: The server has a limit to its queue.
+        door: It tells tenants apart, and refuses what would wait for long.
         beyond: Tokens by which an aborted answer may exceed its limit.
         late: Seconds by which SGLang's end of all requests may be late.
         torn: What was aborted may be told as an error.
@@ -46,6 +48,7 @@ class Campaign:
     seed: int
     without: frozenset[str] = frozenset()
     full: bool = False
+    door: bool = False
     beyond: int = 0
     late: float = 0.0
     torn: bool = False
@@ -72,7 +75,8 @@ class Campaign:
                 self.without,
                 journal,
                 until,
-                full=self.full,
+                door=self.door,
+                refusals=(FULL,) * self.full + (BUSY, CROWDED) * self.door,
                 beyond=self.beyond,
                 torn=self.torn,
             )

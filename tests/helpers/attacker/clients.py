@@ -10,9 +10,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any
 
-from attacker.asking import Ask, draw
+from attacker.asking import TENANT, Ask, draw
 from attacker.journal import Journal
 from attacker.replies import Reply, judge
 from attacker.truth import Subject
@@ -33,7 +34,8 @@ class Client(threading.Thread):
         without: What it leaves out, see asking.py.
         journal: Where it says what it does.
         until: When it stops, by time.monotonic().
-        full: The server may refuse for want of room in its queue.
+        door: Its requests are of tenants, and some may not wait long.
+        refusals: Words with which the server may refuse any of them.
         beyond: Tokens by which an aborted answer may exceed its limit.
         torn: What was aborted may be told as an error.
     """
@@ -48,13 +50,14 @@ class Client(threading.Thread):
         journal: Journal,
         until: float,
         *,
-        full: bool = False,
+        door: bool = False,
+        refusals: Sequence[str] = (),
         beyond: int = 0,
         torn: bool = False,
     ) -> None:
         super().__init__(name=name)
-        self._port = port
-        self._allowed = {"full": full, "beyond": beyond, "torn": torn}
+        self._port, self._door = port, door
+        self._allowed: dict[str, Any] = {"refusals": refusals, "beyond": beyond, "torn": torn}
         self._rng = random.Random(f"{seed} {name}")
         self._subjects, self._without = subjects, without
         self._journal, self._until = journal, until
@@ -67,7 +70,7 @@ class Client(threading.Thread):
             name = f"{self.name}-{self._asked}"
             self._asked += 1
             try:
-                self._ask(draw(self._rng, self._subjects, name, self._without))
+                self._ask(draw(self._rng, self._subjects, name, self._without, door=self._door))
             except Exception as error:
                 self._journal.accuse(name, f"lost: {error!r}")
 
@@ -77,7 +80,8 @@ class Client(threading.Thread):
         started = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LOST_SECONDS)
         with contextlib.closing(connection):
-            connection.request("POST", ask.path, ask.payload, HEADERS)
+            who = {} if ask.tenant is None else {TENANT: ask.tenant}
+            connection.request("POST", ask.path, ask.payload, HEADERS | who)
             hang_up = Delayed(ask.hang_up, lambda: _hang_up(connection))
             abort = Delayed(ask.abort, lambda: self._abort(ask.rid))
             rests = Restless(ask.rest, lambda: self._rest(ask.rid))
@@ -106,6 +110,10 @@ class Client(threading.Thread):
     def _read(self, ask: Ask, connection: http.client.HTTPConnection) -> Reply:
         response = connection.getresponse()
         reply = Reply(response.status)
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS and not response.getheader(
+            "Retry-After"
+        ):
+            reply.faults.append("HTTP 429 without Retry-After")
         if not ask.stream or response.status != 200:
             reply.whole(response.read().decode())
             return reply

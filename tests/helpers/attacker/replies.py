@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from attacker.truth import Subject
 
 LOGPROB_TOLERANCE = 1e-3
 FULL = "The request queue is full."
+BUSY = "The server is busy: the first token is expected in "
+CROWDED = "Your tenant has "
 
 
 @dataclass
@@ -95,7 +98,13 @@ def _choices(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def judge(
-    ask: Ask, reply: Reply, *, aborted: bool, full: bool, beyond: int = 0, torn: bool = False
+    ask: Ask,
+    reply: Reply,
+    *,
+    aborted: bool,
+    refusals: Sequence[str] = (),
+    beyond: int = 0,
+    torn: bool = False,
 ) -> str | None:
     """What is wrong with a reply that was read to its end; None: nothing.
 
@@ -103,14 +112,16 @@ def judge(
         ask: What was asked.
         reply: What came back.
         aborted: Somebody asked for its end while it was served.
-        full: The server may say that its queue is full.
+        refusals: Words with which the server may refuse any request.
         beyond: Tokens by which an aborted answer may exceed its limit.
         torn: What was aborted may be told as an error: it may be on the way between two servers.
     """
     if reply.faults:
         return "; ".join(reply.faults)
     if reply.error:
-        if (ask.refusal and ask.refusal in reply.error) or (full and FULL in reply.error):
+        if ask.refusal and ask.refusal in reply.error:
+            return None
+        if any(each in reply.error for each in refusals):
             return None
         if torn and aborted:
             return None

@@ -27,8 +27,8 @@ def load(outlook: Any = BUSY, timestamp: float = 1.0) -> Any:
     return SimpleNamespace(timestamp=timestamp, tokenflow_outlook=outlook)
 
 
-def request(custom: Any = None, tokens: int = 100, **more: Any) -> Any:
-    params = {} if custom is None else {"custom_params": custom}
+def request(custom: Any = None, tokens: int = 100, n: Any = 1, **more: Any) -> Any:
+    params = {"n": n} if custom is None else {"custom_params": custom}
     return SimpleNamespace(
         **{"sampling_params": params, "input_ids": [1] * tokens, "rid": None, **more}
     )
@@ -172,6 +172,18 @@ def test_a_tenant_that_is_full_everywhere_is_refused(tmp_path) -> None:
     assert counted == ["default"]
     for tenant in ("free", "hash:0123", None):
         one.pass_on(request(), tenant)
+        one.pass_on(request(n=9), tenant)
     loads[1] = full_for()
     loads[1].timestamp = 2.0
     one.pass_on(request(), "capped")
+
+
+def test_what_no_tenant_may_ask_at_once_is_no_matter_of_waiting(tmp_path) -> None:
+    classes = tmp_path / "classes.toml"
+    classes.write_text("[tenants.capped]\nstreams = 2\n")
+    one = FrontDoor(TokenFlowConfig(classes=str(classes)), list)
+    for more, answers in (({"n": 3}, 3), ({"input_ids": [[1], [2]], "n": 2}, 4)):
+        with pytest.raises(RateError, match=f"{answers} answers at once; your tenant may have 2"):
+            one.pass_on(request(**more), "capped")
+    one.pass_on(request(n=2), "capped")
+    one.pass_on(request(n="2"), "capped")  # SGLang's to judge

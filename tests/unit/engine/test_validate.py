@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 from fakes.sglang import Request as Scheduled
+from fastapi import HTTPException
+from sglang.srt.entrypoints import http_server
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from starlette.requests import Request
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.validate import check_openai, terms_of
+from tokenflow_sgl.engine.frontend import validate
+from tokenflow_sgl.engine.frontend.validate import check_http, check_openai, terms_of
 from tokenflow_sgl.engine.terms import NOT_STREAMED
 
 FORM = "multipart/form-data; boundary=x"
@@ -82,6 +85,34 @@ def test_what_comes_by_grpc_is_served_and_its_headers_are_read() -> None:
     assert body.custom_params == {"tokenflow_ttft_slo": 3.0, "tokenflow_rate": 5}
     assert str(answer(_GrpcRequest({"x-slo-ttft-ms": "soon"}), body)).startswith("x-slo-ttft-ms is")
     assert answer(_GrpcRequest(), body) == "served"
+
+
+def refused_later() -> SimpleNamespace:
+    """What the scheduler refuses, SGLang's routes answer without Retry-After."""
+    return SimpleNamespace(status_code=429, headers={})
+
+
+def test_what_the_scheduler_refuses_says_when_to_come_again(monkeypatch) -> None:
+    async def openai(_serving: object, _body: object, _raw: object) -> SimpleNamespace:
+        return refused_later()
+
+    raw = request(b"{}", "application/json")
+    found = asyncio.run(check_openai(openai, Serving(), SimpleNamespace(), raw))
+    assert found.headers == {"Retry-After": "1"}
+
+    async def generate(obj: object, _raw: object) -> None:
+        raise HTTPException(obj.status, detail="as many as it may")
+
+    state = SimpleNamespace(tokenizer_manager=Serving().tokenizer_manager)
+    monkeypatch.setattr(http_server, "get_global_state", lambda: state)
+    monkeypatch.setattr(validate, "pass_door", lambda manager, obj: None)
+    obj = SimpleNamespace(sampling_params={}, status=429)
+    found = asyncio.run(check_http(generate, obj, raw))
+    assert (found.status_code, found.headers["Retry-After"]) == (429, "1")
+    assert b"as many as it may" in found.body
+    obj.status = 503
+    with pytest.raises(HTTPException, match="503"):
+        asyncio.run(check_http(generate, obj, raw))
 
 
 @pytest.mark.parametrize(

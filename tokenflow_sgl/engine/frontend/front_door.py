@@ -126,7 +126,7 @@ class FrontDoor:
         qos_class, most = min(terms, key=lambda each: each[1] or math.inf)
         prompts = prompts_of(obj)
         if tenant is not None:
-            self._pass_tenant(tenant, qos_class)
+            self._pass_tenant(tenant, qos_class, _answers(params, len(prompts)))
         if not most:
             return self._door.let_in(len(prompts))
         if self._without is not None:
@@ -142,12 +142,17 @@ class FrontDoor:
         if self._refused is not None:
             self._refused(qos_class.name)
 
-    def _pass_tenant(self, tenant: str, qos_class: QosClass) -> None:
+    def _pass_tenant(self, tenant: str, qos_class: QosClass, answers: int) -> None:
         """The scheduler refuses it, too; but a stream would have its HTTP 200 by then."""
         classes = self._config.known_classes
         granted = classes.tenants.get(tenant, classes.others)
         if granted.streams is None:
             return
+        if answers > granted.streams:
+            raise RateError(
+                f"It asks for {answers} answers at once; your tenant may have {granted.streams}. "
+                "Send fewer prompts, or a smaller n."
+            )
         self._look()
         if tenant in self._full:
             self._count(qos_class)
@@ -194,6 +199,13 @@ def most_of(params: Any, config: TokenFlowConfig) -> tuple[QosClass, float]:
     asked = class_of(custom, config.known_classes)
     most = config.working_set.max_wait if asked.max_wait is None else asked.max_wait
     return asked, most
+
+
+def _answers(params: Any, prompts: int) -> int:
+    """How many streams a request is: SGLang makes one of each sample of each prompt."""
+    each = _each(params)[0]
+    samples = each.get("n") if isinstance(each, dict) else None
+    return prompts * max(samples if isinstance(samples, int) else 1, 1)
 
 
 def _each(params: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.absolute_deadlines import with_seconds
 from tokenflow_sgl.engine.frontend.front_door import (
+    AGAIN,
     BusyError,
     let_in,
     pass_door,
@@ -136,24 +137,32 @@ async def check_http(
     original: Callable[..., Any], obj: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around the /generate route: a stream would have sent its HTTP 200 before the checks above."""
+    from fastapi import HTTPException
     from sglang.srt.entrypoints import http_server
 
     state = http_server.get_global_state()
     config = config_of(state.tokenizer_manager.server_args)
-    if config is not None:
-        try:
-            await check_body(request)
-            asked = objectives_of(request.headers)
-            obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
-            _settle_deadlines(obj)
-            check_rates(obj, config)
-            await note_tenant(state.tokenizer_manager, request)
-            pass_door(state.tokenizer_manager, obj)
-        except RateError as error:
-            return refusal(400, str(error))
-        except BusyError as error:
-            return refusal(429, str(error), after=error.after)
-    return await original(obj, request, *args, **kwargs)
+    if config is None:
+        return await original(obj, request, *args, **kwargs)
+    try:
+        await check_body(request)
+        asked = objectives_of(request.headers)
+        obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
+        _settle_deadlines(obj)
+        check_rates(obj, config)
+        await note_tenant(state.tokenizer_manager, request)
+        pass_door(state.tokenizer_manager, obj)
+    except RateError as error:
+        return refusal(400, str(error))
+    except BusyError as error:
+        return refusal(429, str(error), after=error.after)
+    try:
+        return await original(obj, request, *args, **kwargs)
+    except HTTPException as error:
+        if error.status_code != 429:
+            raise
+        # The scheduler's: its tenant had as many streams as it may by then.
+        return refusal(429, error.detail, after=AGAIN)
 
 
 async def check_openai(
@@ -169,7 +178,7 @@ async def check_openai(
             return serving.create_error_response(str(error))
         await note_tenant(manager, request)
     answer = await original(serving, obj, request, *args, **kwargs)
-    after = retry_after_of(request)
-    if after is not None and getattr(answer, "status_code", None) == 429:
-        answer.headers["Retry-After"] = str(after)
+    if getattr(answer, "status_code", None) == 429:
+        # It is the scheduler's where the door has let it in.
+        answer.headers["Retry-After"] = str(retry_after_of(request) or AGAIN)
     return answer
