@@ -4,16 +4,19 @@
 
 Simulated; needs no server. First the rate is searched at which 95 % of the streams keep the goal
 under tokenflow. Then so many times as much comes, with requests refused by their expected wait,
-with SGLang's limit of the queue, and with none refused. Runs are kept in
-benchmarks/results/overload; the tables go into README.md beside this file. Half an hour on one
-core.
+with SGLang's limit of the queue, and with none refused. Some of the refused are let in after all,
+each in a run of its own in which all others are as before: would it have been served in time? Runs
+are kept in benchmarks/results/overload; the tables go into README.md beside this file. Forty
+minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +29,13 @@ from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.runs import Run
 from tokenflow_sgl.lab.sim.run import Simulation, simulate
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, at_speed, capacity
 from tokenflow_sgl.lab.sim.study.spread import on_cores
 from tokenflow_sgl.lab.traces import open_trace
 from tokenflow_sgl.lab.traces.repeat import period_s
 from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 from table import replace_table
@@ -45,6 +50,13 @@ LOADS = (1.0, 1.5, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 """The trace's own draw, and two others."""
 MODEL = "llama3-8b"
+TRIED = 20
+"""Of those that are refused at each load, evenly over the run."""
+LONG = 60.0
+"""Seconds after which a wait is not looked at any further."""
+PATIENT = QosClass("patient", 20.0, max_wait=0.0)
+"""Reads as all others do, and is never refused."""
+CLASSES = dataclasses.replace(SHIPPED_CLASSES, known={PATIENT.name: PATIENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,8 @@ def main() -> None:
     for name in given.places or PLACES:
         kept = RESULTS / f"{name}.json"
         rows = json.loads(kept.read_text()) if kept.exists() and not given.again else measured(name)
+        if "let_in" not in rows:
+            rows["let_in"] = [each for load in LOADS[1:] for each in let_in(rows, name, load)]
         kept.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
         page = replace_table(
             PAGE.read_text(encoding="utf-8"), name, f"**{TITLES[name]}.** {table(rows)}"
@@ -140,6 +154,68 @@ def one(place: Place, speed: float, way: str, seed: int) -> dict[str, Any]:
         "refused": int(refused.sum()),
         **(waits(done, refused) if most else {}),
     }
+
+
+def let_in(rows: dict[str, Any], name: str, load: float) -> list[dict[str, Any]]:
+    """Real waits of some who were refused at this load, if each alone had been let in."""
+    place = PLACES[name]
+    plain = open_trace(place.spec)
+    speed = rows["capacity"] * period_s(plain) / len(plain.requests)
+    profile, options = place.server()
+    trace = at_speed(plain, load * speed)
+
+    def run(requests: Any, watch: Any = None) -> Simulation:
+        return simulate(
+            dataclasses.replace(trace, requests=requests),
+            profile,
+            options,
+            policy=Contender.tokenflow,
+            config=WorkingSetConfig(max_wait=MOST),
+            classes=CLASSES,
+            watch=watch,
+        )
+
+    done = run(trace.requests)
+    errors = done.run.requests["error"].to_pylist()
+    refused = [number for number, error in enumerate(errors) if error is not None]
+    chosen = [refused[at] for at in np.linspace(0, len(refused) - 1, TRIED).astype(int)]
+    found = []
+    for number in chosen:
+        watch = Until(number)
+        requests = list(trace.requests)
+        requests[number] = dataclasses.replace(requests[number], qos_class=PATIENT.name)
+        with contextlib.suppress(Seen):
+            run(tuple(requests), watch)
+        told = float(done.expected[number])
+        found.append({"load": load, "told": told, "waited": watch.waited})
+        print(f"{name} {found[-1]}", flush=True)
+    return found
+
+
+class Seen(Exception):
+    """What a run was made for has been seen."""
+
+
+class Until:
+    """Ends a run when a request has its first token, or has waited for a minute.
+
+    Attributes:
+        waited: Seconds until then.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.waited = LONG
+
+    def __call__(self, now: float, streams: SimulatedStreams) -> None:
+        """Look at the streams at a moment whose tokens have all been given."""
+        sent = float(streams.sent[self._number])
+        came = float(streams.first_text[self._number]) - sent
+        if not math.isnan(came):
+            self.waited = came
+            raise Seen
+        if now - sent > LONG:
+            raise Seen
 
 
 def waits(done: Simulation, refused: np.ndarray) -> dict[str, float]:
@@ -192,8 +268,26 @@ def table(rows: dict[str, Any]) -> str:
         f"Of those that were let in by their expected wait, {within:.1%} or more had their first "
         "token within it and half a second, in each run; P50, P90 and P99 of their real waits were "
         f"{most('real_p50'):.2f}, {most('real_p90'):.2f} and {most('real_p99'):.2f} s or less.",
+        "",
+        _of_the_refused(rows["let_in"]),
     ]
     return "\n".join(lines)
+
+
+def _of_the_refused(tried: list[dict[str, Any]]) -> str:
+    """How many of those that were refused would have been served in time."""
+    waited = np.array([each["waited"] for each in tried])
+    said = ", ".join(
+        f"{sum(each['waited'] <= MOST for each in tried if each['load'] == load)} at {load:g} times"
+        for load in LOADS[1:]
+    )
+    told = np.median([each["told"] for each in tried])
+    return (
+        f"Of {len(tried)} of the refused, each let in alone, {np.mean(waited <= MOST):.0%} would "
+        f"have had their first token within {MOST:g} s (of {TRIED} each: {said}). P50 of the waits "
+        f"that they were told: {told:.1f} s; of those that they would have had: "
+        f"{np.median(waited):.1f} s, where {LONG:g} is the longest that is looked at."
+    )
 
 
 def _of(rows: dict[str, Any], way: str, load: float) -> list[dict[str, Any]]:

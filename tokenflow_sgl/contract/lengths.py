@@ -177,6 +177,14 @@ class Remaining:
             np.where(end < self._limit, self._survival.take(cells), 0.0) / self._alive
         )
 
+    def coming(self, tokens: FloatArray) -> FloatArray:
+        """How many of so many further tokens each answer has, on average, shape of `tokens`."""
+        end = np.minimum(self._begun + tokens, self._limit)
+        cells = cell_of(end)
+        cells += self._offset
+        there = self._area.take(cells) + self._survival.take(cells) * end
+        return np.asarray((there - self._there) / self._alive)
+
     def work(self, context: IntArray | FloatArray, tokens: FloatArray) -> FloatArray:
         """Expected context that is read while so many more tokens are decoded, if they come.
 

@@ -201,11 +201,16 @@ class Asking:
         work *= supply.token_cost
         return work
 
-    def held(self, horizons: FloatArray, supply: Supply) -> FloatArray:
-        """KV tokens that each is promised and has not given back by then, shape (horizons, n).
+    def held(self, horizons: FloatArray, supply: Supply, decoding: float) -> FloatArray:
+        """KV tokens that each will be promised by then if it has not ended, shape (horizons, n).
 
-        An answer ends when its reader has come to its end, if not before.
+        On average. What has not ended has got longer, and so has what it is expected to come to.
+
+        horizons: Seconds, as a column. decoding: share of the time in which each is in memory.
         """
         tokens = np.maximum(horizons - np.maximum(self._leeway, 0.0), 0.0) * self._rate
+        np.maximum(tokens, horizons * (decoding * supply.speed), out=tokens)
         np.minimum(tokens, horizons * supply.speed, out=tokens)
-        return np.asarray(self.final * self._answers.alive(tokens))
+        answers = self._answers
+        held = (self.own + tokens) * answers.alive(tokens)
+        return np.asarray(held + FINAL_SHARE * (answers.left - answers.coming(tokens)))

@@ -1,11 +1,11 @@
 """When a request that comes now would have its first token: the demand test, read as a time.
 
-Admission asks whether a newcomer fits now. Here it is asked from when on it would: what the members
-ask for within each horizon stays as it is, and a newcomer's demand begins so much later. Those that
-go before it are let in first, one block of them after the other, each as soon as it fits behind
-the ones before. Memory is looked at in the same way, and becomes free as answers end: the engine,
-which does not idle, gets to their ends as soon as it has done the work that they ask for. From
-joining on, prefills are done one after the other.
+Admission asks whether a newcomer fits now. Here it is asked from when on it would: of what the
+members ask for, only what they ask for later counts then, and what the engine will not have done by
+then. Those that go before it are let in first, one block of them after the other, each as soon as
+it fits behind the ones before. Memory is looked at in the same way. It becomes free as answers end,
+and the engine, which does not idle, comes to their ends before their readers do; of those that go
+on, more is promised by then. From joining on, prefills are done one after the other.
 
 Shorter prompts go first (`queueing`), so the wait is found for several lengths of a prompt. What
 comes later and overtakes is not foreseen, and answers end sooner or later than expected:
@@ -22,7 +22,13 @@ import numpy as np
 from tokenflow_sgl.contract import FloatArray, IntArray, State, Streams
 from tokenflow_sgl.contract.lengths import LengthCurves
 from tokenflow_sgl.contract.needs import kv_kept
-from tokenflow_sgl.policy.admission import ONGOING, UNMEASURED, prefills_due, promised_share
+from tokenflow_sgl.policy.admission import (
+    ONGOING,
+    OWN_SHARE,
+    UNMEASURED,
+    prefills_due,
+    promised_share,
+)
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.demand import FINAL_SHARE, STOCKING, Asking
@@ -46,7 +52,10 @@ LENGTHS = (0.1, 0.5, 0.9)
 RECENT = 20.0
 """Seconds whose arrivals tell how many come."""
 ALONE = 0.01
-"""Share of what all ask for that may be left when they count as gone."""
+"""Share of what all hold that may be left when they count as gone."""
+SURE = 0.5
+"""Share of the decoding that is reckoned with: answers that are there turn out longer than others,
+and lengths are learned from those that have ended."""
 TOGETHER = 48.0
 """Usual requests that join at one moment, at most."""
 MOST_OVERTAKEN = 0.75
@@ -67,8 +76,8 @@ def _shifts() -> FloatArray:
 
 
 _SHIFTS = _shifts()
-_BEFORE = _AT[None, :] < _AT[:, None]
-"""Horizons at which one that joins then is not there yet, shape (g, g)."""
+_LATER = _AT[:, None] + _AT[None, :]
+"""Ends of the horizons of one that joins then, shape (g, g)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,11 +161,12 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     # A newcomer overtakes those with far longer prompts.
     turns = -HEAD_START / np.maximum(prefills, SHORTEST_PREFILL)
     places = keys.searchsorted(turns, side="right").tolist()
-    waits = _waits(state, _Joining(state, config, waiting, like), places, prefills)
+    joining = _Joining(state, config, waiting, like)
+    waits = _waits(state, joining, places, prefills)
     worst = streams.lengths.worst
     if worst is not None:
         # Who joins has passed the test of time with these lengths, too.
-        joining = _Joining(state, config, waiting, like, worst=worst)
+        joining = _Joining(state, config, waiting, like, worst=worst, stays=joining.stays)
         waits = np.maximum(waits, _waits(state, joining, places, prefills))
     return WaitOutlook(state.now, prompts, np.minimum(waits, LONGEST), like)
 
@@ -174,7 +184,10 @@ def _waits(
     """
     streams, waiting = state.streams, joining.waiting
     size = max(-(-len(waiting) // MOST_BLOCKS), 1)
-    rate = float(np.count_nonzero(streams.arrival > state.now - RECENT)) / RECENT
+    lately = streams.arrival > state.now - RECENT
+    rate = float(np.count_nonzero(lately)) / RECENT
+    # Ends come sooner or later than expected: where many have joined, others will, too.
+    most_each = RECENT / max(int(np.count_nonzero(lately & streams.admitted)), 1)
     begin, waits = 0, np.zeros((len(LENGTHS), len(AHEAD)))
     for row, (place, prefill) in enumerate(zip(places, prefills.tolist(), strict=True)):
         while begin < place:
@@ -184,6 +197,7 @@ def _waits(
         waits[row] = joining.usual_waits(prefill)
         # While it waits, others with shorter prompts come and go before it.
         each = max(float(waits[row, EACH] - waits[row, 0]), 0.0) / float(AHEAD[EACH])
+        each = min(each, most_each)
         waits[row] /= 1.0 - min(rate * LENGTHS[row] * each, MOST_OVERTAKEN)
     return waits
 
@@ -210,6 +224,11 @@ class _Joining:
         waiting: Streams that have not joined, in their order.
         like: What further requests are like.
         worst: Lengths of all answers in place of careful ones, and then memory does not count.
+        stays: Share of the members that is still there after `_AT`, by lengths that are likelier
+            than the worst, shape (len(_AT),); None: by the same lengths.
+
+    Attributes:
+        stays: The same, by these lengths.
     """
 
     def __init__(
@@ -220,6 +239,7 @@ class _Joining:
         like: Usual,
         *,
         worst: LengthCurves | None = None,
+        stays: FloatArray | None = None,
     ) -> None:
         self.waiting = waiting
         members = state.streams.member.nonzero()[0]
@@ -233,14 +253,18 @@ class _Joining:
         # Where streams take turns in memory: a stock for each, and later newcomers' prefills.
         stock = config.hysteresis if crowd >= 1.0 else 0.0
         self._usual_prefills = ONGOING * state.prefill_share * _AT if crowd >= 1.0 else _AT * 0.0
-        demand, held = asking.demand(column, supply, stock), asking.held(column, supply)
+        # It does not idle: who is in memory decodes, however far ahead of the reader.
+        own = max(float(asking.own[asking.holds].sum()), 1.0)
+        decoding = SURE * min(float(state.memory.kv.total) / own, 1.0)
+        demand = asking.demand(column, supply, stock)
+        held = asking.held(column, supply, decoding)
         self._demand, self._held = demand[:, start:], held[:, start:]
         self._prefill = state.prefill_seconds_of(waiting)
         self._due = self._done = prefills_due(state, members)
         self._wanted = demand[:, :start].sum(axis=1)
-        # The engine works through what is asked as fast as it can: so far ahead it is by then.
-        reached = np.interp(_AT, self._wanted + self._due, _AT) if start else _AT
-        self._taken = np.interp(np.maximum(reached, _AT), _AT, held[:, :start].sum(axis=1))
+        self._taken = held[:, :start].sum(axis=1)
+        self.stays = self._taken / max(self._taken.item(0), 1.0)
+        self._stay = np.ones(len(_AT)) if stays is None else stays
         self._may = promised_share(asking, _AT, crowd) * _AT
         room = config.fill * kv_kept(state.memory) - asking.shared
         self._room = max(room - FINAL_SHARE * asking.spread, 1.0)
@@ -287,18 +311,20 @@ class _Joining:
         one: It is one stream, which joins an engine without others whatever it asks for.
         """
         first = self._joined
-        shifts = _SHIFTS[first:]
-        late = self._due + np.minimum(prefill, np.maximum(_AT[None, :] - _AT[first:, None], 0.0))
-        late = np.maximum(late, self._usual_prefills)
+        # What is asked for from then on, within each horizon, shape (g, g).
+        asked = np.interp(_LATER[first:], _AT, self._wanted) - self._wanted[first:, None]
+        # Who has ended by then asks for nothing, however long the worst answers get.
+        asked *= self._stay[first:, None]
+        asked += np.maximum(self._wanted + self._due - self._may, 0.0)[first:, None]
+        late = np.maximum(np.minimum(prefill, OWN_SHARE * _AT), self._usual_prefills)
         # How far beyond what may be promised, as a share of it; below 0: it fits.
-        over = (self._wanted + shifts @ demand + late) / np.maximum(self._may, 1e-9) - 1.0
-        over = np.maximum(over, (self._taken + shifts @ held) / self._room - 1.0)
+        over = (asked + demand + late) / np.maximum(self._may, 1e-9) - 1.0
         over[:, 0] = -1.0
-        over[_BEFORE[first:]] = -1.0
-        most = over.max(axis=1)
+        room = (self._taken[first:] + held[0]) / self._room - 1.0
+        most = np.maximum(over.max(axis=1), room)
         fits = most <= 0.0
         if one:
-            fits |= self._wanted[first:] >= (1.0 - ALONE) * self._wanted[-1]
+            fits |= self._taken[first:] <= ALONE * self._taken[0]
         if not fits.any():
             return len(_AT) - 1, LONGEST
         place = int(fits.argmax())

@@ -51,6 +51,19 @@ def test_certain_answers_end_at_their_limits() -> None:
     assert work.tolist() == [[20 * 500 + 200, 40 * 7 + 800]]
 
 
+def test_coming_is_what_is_left_up_to_so_many_tokens() -> None:
+    survival = np.ones((1, len(GRID)))
+    survival[0, GRID >= 100] = 0.5  # half of the answers end at 100 tokens, the others go on
+    answers = LengthCurves(survival).remaining(
+        np.zeros(2, dtype=np.int64), np.array([0, 90]), np.array([400, 400])
+    )
+    edge = float(GRID[GRID >= 100][0])
+    found = answers.coming(np.array([[50.0, 5.0], [edge + 100.0, 1000.0]]))
+    assert found[0].tolist() == [50.0, 5.0]
+    assert found[1].tolist() == pytest.approx([edge + 50.0, edge - 90.0 + (400.0 - edge) / 2.0])
+    assert answers.coming(np.full(2, 1e6)).tolist() == pytest.approx(answers.left.tolist())
+
+
 def test_beyond_the_grid_an_answer_goes_on() -> None:
     assert cell_of(np.array([LONGEST, 10 * LONGEST])).tolist() == [len(GRID) - 1] * 2
     far = np.array([0]), np.array([2 * LONGEST]), np.array([4 * LONGEST])

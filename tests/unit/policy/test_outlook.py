@@ -67,6 +67,16 @@ def test_memory_comes_free_as_answers_end(seen, make_stream) -> None:
     assert empty.expected(empty.at) == 0.0
 
 
+def test_an_engine_ahead_of_its_readers_comes_to_ends_before_they_do(seen, make_stream) -> None:
+    """Its reader has ten minutes unread, and a third of the time suffices for what is left."""
+    ahead = reading(make_stream, prompt=800, generated=100, expected=300.0, slack=600.0)
+    _, found = seen([ahead], host=0)
+    assert 0.0 < found.expected(found.at) <= 60.0
+    # Where it is in memory for a part of the time only, its end comes later.
+    _, crowded = seen([ahead] * 3, host=1700)
+    assert crowded.expected(crowded.at) > found.expected(found.at)
+
+
 def test_prefills_before_it_and_its_own_are_waited_for(seen, make_stream) -> None:
     rows = [newcomer(make_stream, admitted=True) for _ in range(3)]
     _, found = seen(rows, costs=WITH_PREFILL, total=100_000)
