@@ -12,5 +12,5 @@ import sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
     connection.connect(sys.argv[1])
     message = json.dumps({"command": sys.argv[2:], "env": dict(os.environ)}).encode()
-    socket.send_fds(connection, [message], [sys.stdout.fileno()])
+    socket.send_fds(connection, [message], [sys.stdout.fileno(), sys.stderr.fileno()])
     sys.exit(int(connection.recv(16) or b"1"))

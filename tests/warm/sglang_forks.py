@@ -52,8 +52,8 @@ def main(descriptor: int) -> None:
     renew_thread_pools()
     gc.freeze()  # a collection in a fork would copy every page
     with socket.socket(fileno=descriptor) as listening:
-        request, output = next_fork(listening)
-    become(request, output)
+        request, outputs = next_fork(listening)
+    become(request, outputs)
 
 
 def die_with_parent() -> None:
@@ -71,8 +71,8 @@ def renew_thread_pools() -> None:
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(torch.get_num_threads()))
 
 
-def next_fork(listening: socket.socket) -> tuple[dict[str, Any], int]:
-    """Fork for each request; returns in the forks only, with the request and the log's descriptor.
+def next_fork(listening: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork for each request; returns in the forks only, with it and what it is to write to.
 
     A fork lives as long as the connection that asked for it, and its exit code is the answer.
     """
@@ -83,7 +83,7 @@ def next_fork(listening: socket.socket) -> tuple[dict[str, Any], int]:
         for key, _ in events.select(POLL_SECONDS):
             if key.fileobj is listening:
                 connection, _ = listening.accept()
-                message, outputs, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 1)
+                message, outputs, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 2)
                 if not outputs:  # hung up already
                     connection.close()
                     continue
@@ -92,8 +92,9 @@ def next_fork(listening: socket.socket) -> tuple[dict[str, Any], int]:
                 if pid == 0:
                     events.close()
                     connection.close()
-                    return json.loads(message), outputs[0]
-                os.close(outputs[0])
+                    return json.loads(message), outputs
+                for output in outputs:
+                    os.close(output)
                 asked[pid] = connection
                 events.register(connection, selectors.EVENT_READ, pid)
             else:  # hung up: the server is not wanted any more
@@ -119,12 +120,12 @@ def answer(connection: socket.socket, code: int) -> None:
         connection.send(str(code).encode())
 
 
-def become(request: dict[str, Any], output: int) -> None:
+def become(request: dict[str, Any], outputs: list[int]) -> None:
     """Go on as the command that was asked for: a module or a script, and its arguments."""
     die_with_parent()
-    for stream in (sys.stdout, sys.stderr):
+    for stream, output in zip((sys.stdout, sys.stderr), outputs, strict=True):
         os.dup2(output, stream.fileno())
-    os.close(output)
+        os.close(output)
     os.environ.update(request["env"])  # and what imports have set stays, as it would
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     multiprocessing.set_start_method("fork", force=True)
