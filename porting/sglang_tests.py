@@ -25,7 +25,7 @@ from pathlib import Path
 
 from porting.case_outcomes import FAILED, PASSED, PATH, SKIPPED, outcomes
 from porting.forks import warm_forks
-from porting.sglang_launch import FLAGS, LAUNCHER, MODEL
+from porting.sglang_launch import FLAGS, LAUNCHER, MODEL, OPTIONS
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -107,6 +107,15 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--logs", type=Path, help="a folder for what pytest and servers print")
     parser.add_argument("--json", type=Path, help="a file for the outcome of each case")
     parser.add_argument("--case-seconds", type=float, default=CASE_SECONDS, metavar="S")
+    parser.add_argument(
+        "--options", default="", help="of every server, as stock, too: '--allow-auto-truncate'"
+    )
+    parser.add_argument(
+        "--vocab", type=int, default=512, help="of the tiny model: above the ids that tests give"
+    )
+    parser.add_argument(
+        "--all-tokens", action="store_true", help="the tiny model may also end its answers"
+    )
     return parser
 
 
@@ -123,7 +132,13 @@ def chosen(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
 def run_all(folder: Path, files: Sequence[Path], given: argparse.Namespace) -> Iterator[FileRun]:
     """Each file in each mode; one of which nothing passes as stock in that mode only."""
     with tempfile.TemporaryDirectory() as own, warm_forks(Path(own)) as launcher:
-        model = make_tiny_model(Path(own, "tiny"), "qwen3", layers=2)
+        model = make_tiny_model(
+            Path(own, "tiny"),
+            "qwen3",
+            layers=2,
+            vocab=given.vocab,
+            words_only=not given.all_tokens,
+        )
         logs = given.logs or Path(own, "logs")
         logs.mkdir(parents=True, exist_ok=True)
         for path in files:
@@ -132,7 +147,7 @@ def run_all(folder: Path, files: Sequence[Path], given: argparse.Namespace) -> I
             for mode in (STOCK, *given.modes):
                 if mode != STOCK and PASSED not in found[STOCK].values():
                     continue
-                env = environment(launcher, model, MODES[mode])
+                env = environment(launcher, model, MODES[mode], given.options)
                 log = logs / f"{name.replace('/', '.')}.{mode}.log"
                 found[mode] = run_file(launcher, path, env, log, given.case_seconds)
                 counts = ", ".join(
@@ -143,7 +158,9 @@ def run_all(folder: Path, files: Sequence[Path], given: argparse.Namespace) -> I
             yield FileRun(name, found)
 
 
-def environment(launcher: Sequence[str], model: Path, flags: Sequence[str]) -> dict[str, str]:
+def environment(
+    launcher: Sequence[str], model: Path, flags: Sequence[str], options: str = ""
+) -> dict[str, str]:
     """The variables of a run."""
     paths = (str(ROOT), str(ROOT / "emulator" / "src"), str(POLICIES), os.getenv("PYTHONPATH"))
     return {
@@ -155,6 +172,7 @@ def environment(launcher: Sequence[str], model: Path, flags: Sequence[str]) -> d
         LAUNCHER: json.dumps(list(launcher)),
         MODEL: str(model),
         FLAGS: json.dumps(list(flags)),
+        OPTIONS: options,
     }
 
 

@@ -15,7 +15,17 @@ import pytest
 
 from porting import sglang_tests
 from porting.case_outcomes import outcomes
-from porting.sglang_launch import HOST, LENGTH, MODULE, command_of, ours_where_built
+from porting.sglang_launch import (
+    COLD,
+    HOST,
+    LAUNCHER,
+    LENGTH,
+    MODULE,
+    command_of,
+    launching,
+    ours_where_built,
+    read_at_import,
+)
 from porting.sglang_tests import MODES, FileRun, main
 
 PYTHON = (sys.executable, "-m")
@@ -143,6 +153,32 @@ def test_flags_of_the_mode_come_last() -> None:
     assert command_of(given, "tiny", flags) == [MODULE, *given[2:], *LENGTH, *flags]
     bare = command_of(given[:4], "tiny", flags)
     assert bare == [MODULE, "--port", "1", *LENGTH, *HOST, *flags]
+
+
+def test_options_of_every_mode_give_way_to_a_tests_own() -> None:
+    given = ["sglang", "serve", "--port", "1"]
+    more = ("--allow-auto-truncate", "--context-length", "8192")
+    assert command_of(given, "tiny", (), more) == [MODULE, *more, "--port", "1"]
+    own = (*given, "--context-length", "512", "--base-gpu-id", "1")
+    wanted = [MODULE, *more, "--port", "1", "--context-length", "512"]
+    assert command_of(own, "tiny", (), more) == wanted
+    env = sglang_tests.environment(PYTHON, Path("tiny"), (), "--allow-auto-truncate")
+    assert env["TOKENFLOW_TESTS_OPTIONS"] == "--allow-auto-truncate"
+
+
+def test_a_server_whose_variables_are_read_at_import_is_no_fork(tmp_path, monkeypatch) -> None:
+    (tmp_path / "scheduler.py").write_text(
+        'RETRACT: bool = get("SGLANG_RETRACT")\ndef late():\n    return get("SGLANG_LATE")\n'
+    )
+    at_import = read_at_import(tmp_path)
+    assert at_import == {"SGLANG_RETRACT"}
+    monkeypatch.setenv(LAUNCHER, '["fork"]')
+    launch = launching(lambda *given: given, list, at_import)
+    assert launch(["m"], env=None, return_stdout_stderr=()) == (["fork", "m"], None, ())
+    late = {"SGLANG_LATE": "1"}
+    assert launch(["m"], env=late, return_stdout_stderr=())[0] == ["fork", "m"]
+    early = {"SGLANG_RETRACT": "1"}
+    assert launch(["m"], env=early, return_stdout_stderr=()) == ([*COLD, "m"], early, ())
 
 
 def test_a_model_that_is_here_is_served(tmp_path) -> None:
