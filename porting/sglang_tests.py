@@ -107,6 +107,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--logs", type=Path, help="a folder for what pytest and servers print")
     parser.add_argument("--json", type=Path, help="a file for the outcome of each case")
     parser.add_argument("--case-seconds", type=float, default=CASE_SECONDS, metavar="S")
+    parser.add_argument("--cases", default="", metavar="EXPRESSION", help="as pytest's -k")
     parser.add_argument(
         "--options", default="", help="of every server, as stock, too: '--allow-auto-truncate'"
     )
@@ -149,7 +150,9 @@ def run_all(folder: Path, files: Sequence[Path], given: argparse.Namespace) -> I
                     continue
                 env = environment(launcher, model, MODES[mode], given.options)
                 log = logs / f"{name.replace('/', '.')}.{mode}.log"
-                found[mode] = run_file(launcher, path, env, log, given.case_seconds)
+                found[mode] = run_file(
+                    launcher, path, env, log, given.case_seconds, cases=given.cases
+                )
                 counts = ", ".join(
                     f"{sum(each == what for each in found[mode].values())} {what}"
                     for what in (PASSED, FAILED, SKIPPED)
@@ -177,7 +180,13 @@ def environment(
 
 
 def run_file(
-    launcher: Sequence[str], path: Path, env: dict[str, str], log: Path, case_seconds: float
+    launcher: Sequence[str],
+    path: Path,
+    env: dict[str, str],
+    log: Path,
+    case_seconds: float,
+    *,
+    cases: str = "",
 ) -> Outcomes:
     """The outcomes of its cases, as far as it came. pytest is a fork, as servers are."""
     found = log.with_suffix(".jsonl")
@@ -185,7 +194,7 @@ def run_file(
     command = [
         *(*launcher, "pytest", "-q", "-s", *(f"-p{each}" for each in PLUGINS)),
         *("-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(path.parent)),
-        *("--timeout", str(case_seconds), str(path)),
+        *("--timeout", str(case_seconds), "-k", cases, str(path)),
     ]
     with log.open("w") as output:
         process = subprocess.Popen(

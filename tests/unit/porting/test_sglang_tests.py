@@ -97,6 +97,15 @@ def test_it_ends_well_where_nothing_differs(folder, capsys) -> None:
     assert lines[0] == "None of the 1 cases that pass as stock fails with --scheduler tokenflow"
 
 
+def test_cases_are_chosen_as_pytest_chooses_them(folder, tmp_path) -> None:
+    data = tmp_path / "cases.json"
+    chosen = ("--cases", "always or never", "--json", str(data))
+    assert main([str(folder), "--modes", "ours", "--only", "*/test_flags.py", *chosen]) == 0
+    found = json.loads(data.read_text())["registered/test_flags.py"]["ours"]
+    case = "test_flags.py::TestFlags::test_"
+    assert found == {f"{case}always": "passed", f"{case}never": "failed"}
+
+
 @pytest.mark.parametrize("pattern", ["none_such.py", "*/helper.py", "*/test_broken.py"])
 def test_it_does_not_end_well_where_nothing_was_run(folder, pattern) -> None:
     assert main([str(folder), "--only", pattern]) == 2
