@@ -7,10 +7,11 @@ tenant by the policy as it is without any. Three things follow from one another:
   tenant's share of the memory, and step times longer by as much (`TenantView.alone`). Its newcomers
   are put in order and join there, whatever others ask for.
 - A *counter* of service per tenant (`Service`), as in VTC (Y. Sheng et al., "Fairness in Serving
-  Large Language Models", OSDI'24): the engine seconds of its prefills begun and its tokens decoded,
-  over its weight. The tenant with the least is next. A tenant that comes is lifted to the least of
-  those there, so that being away saves up nothing, and none is ever further behind than `CREDIT`.
-  Only what is given while streams wait or take turns is counted: else it is taken from no other.
+  Large Language Models", OSDI'24): the engine seconds of its prefills and its tokens decoded, over
+  its weight. The one with the least is next, the newcomer's own prefill counted in (`due`). A
+  tenant that comes is lifted to the least of those there, so that being away saves up nothing, and
+  none is ever further behind than `CREDIT`. Only what is given while streams wait or take turns is
+  counted: else it is taken from no other.
 - A *level* of memory (`level`): weighted max-min fair, what one does not ask for is the others'.
   Above it a tenant's streams give way.
 """
@@ -246,6 +247,8 @@ def _given_since(state: State, view: TenantView, before: Service) -> tuple[Float
     made = np.maximum(streams.generated.take(here) - before.generated[same], 0)
     if made.any() and costs.decode is not None:
         constant, per_row, per_token = costs.decode
+        if before.left:
+            constant = 0.0  # the part of a prompt in the same step would have taken it anyway
         rows = max(len(streams.running_index), 1)
         each = constant / rows + per_row + per_token * streams.length.take(here)
         decodes += np.bincount(view.of.take(here), made * each / costs.tokens_per_step, count)
@@ -336,31 +339,31 @@ def _merged(
     alone: tuple[tuple[State, IntArray], ...],
     own: list[FloatArray],
 ) -> FloatArray:
-    """Places of the streams without text in one line, the tenant with the least counter next.
+    """Places of the streams without text in one line, by their `due`.
 
     Within a tenant by its own keys. A stream that thinks has been counted already.
     """
     streams = state.streams
     seconds = np.zeros(len(streams))
     seconds[streams.waiting_index] = state.prefill_seconds
+    seconds /= view.weight.take(view.of)
+    begun = under_way(view, service)
     lines: list[list[int]] = []
     for (part, index), keys in zip(alone, own, strict=True):
         textless = np.nonzero(part.streams.textless)[0]
         lines.append(index.take(first_of(textless, keys, None)).tolist()[::-1])
     heap = [
-        (service.served.get(key, 0.0), place)
-        for place, key in enumerate(view.ids.tolist())
-        if lines[place]
+        (service.served.get(key, 0.0) + begun.item(place) + seconds.item(line[-1]), place)
+        for (place, line), key in zip(enumerate(lines), view.ids.tolist(), strict=True)
+        if line
     ]
     heapq.heapify(heap)
     merged = np.zeros(len(streams))
     for number in range(sum(len(line) for line in lines)):
-        served_so_far, place = heap[0]
-        first = lines[place].pop()
-        merged[first] = number
+        so_far, place = heap[0]
+        merged[lines[place].pop()] = number
         if lines[place]:
-            more = seconds.item(first) / view.weight.item(place)
-            heapq.heapreplace(heap, (served_so_far + more, place))
+            heapq.heapreplace(heap, (so_far + seconds.item(lines[place][-1]), place))
         else:
             heapq.heappop(heap)
     return merged
@@ -426,6 +429,27 @@ def given(view: TenantView, service: Service) -> FloatArray:
     return np.asarray(by_place.take(view.of))
 
 
+def under_way(view: TenantView, service: Service) -> FloatArray:
+    """What is still to come of the prompt under way, engine seconds over the weight, (k,)."""
+    left = np.array([service.left.get(key, 0.0) for key in view.ids.tolist()])
+    return np.asarray(left / view.weight)
+
+
+def due(state: State, view: TenantView, service: Service) -> FloatArray:
+    """What each stream's tenant will have been given once its prompt is computed, too, (n,).
+
+    Engine seconds over the weight, the prompt under way included. Who is due least is next, as in
+    weighted fair queueing: by what was given alone, a short prompt would wait for the whole of a
+    long one whose tenant was given a little less.
+    """
+    streams = state.streams
+    found = given(view, service) + under_way(view, service).take(view.of)
+    waiting = streams.waiting_index
+    own = state.prefill_seconds / view.weight.take(view.of.take(waiting))
+    found[waiting] += own
+    return found
+
+
 def own_step(state: State, view: TenantView, service: Service, run: tuple[int, ...]) -> IntArray:
     """Slots that start or resume in the next step: only those of whoever was given least.
 
@@ -440,7 +464,7 @@ def own_step(state: State, view: TenantView, service: Service, run: tuple[int, .
     slots = np.array(run, dtype=np.int64)
     if len(slots) < 2:
         return slots
-    of_each = given(view, service).take(state.streams.find(slots))
+    of_each = due(state, view, service).take(state.streams.find(slots))
     return np.asarray(slots[of_each <= of_each.min() + AHEAD])
 
 
@@ -473,7 +497,8 @@ def prefill_turn(
     begun = None
     tokens = None
     turn_of = of_each.item(fresh[0] if part is None else part)
-    if part is not None and len(fresh) and of_each.item(fresh[0]) < turn_of - AHEAD:
+    dues = due(state, view, service)
+    if part is not None and len(fresh) and dues.item(fresh[0]) < dues.item(part) - AHEAD:
         # Two prompts cannot be computed in part at a time: those that begin are as a whole.
         together = LEAST_BEGUN + streams.uncached.take(fresh).cumsum()
         turn_of = of_each.item(fresh[0])

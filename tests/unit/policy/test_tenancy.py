@@ -18,6 +18,7 @@ from tokenflow_sgl.policy.tenancy import (
     WELCOME,
     Service,
     TenantView,
+    due,
     level,
     own_step,
     prefill_turn,
@@ -179,6 +180,27 @@ def test_a_newcomer_begins_beside_an_endless_prompt(make_state, make_stream) -> 
     alike = dataclasses.replace(given, served={MINE: 0.0, NOISY: 0.0})
     turn = prefill_turn(state, view, alike, np.array([1]), CONFIG.prefill_chunk)
     assert prefill_gate(state, CONFIG, np.array([1]), turn).begun is None
+    # Given even more, but all of that prompt is still to come.
+    soon = dataclasses.replace(given, served={MINE: 2.0, NOISY: 0.0}, left={NOISY: 8.0})
+    turn = prefill_turn(state, view, soon, np.array([1]), CONFIG.prefill_chunk)
+    assert prefill_gate(state, CONFIG, np.array([1]), turn).begun == LEAST_BEGUN
+
+
+def test_a_short_prompt_goes_before_a_long_one_of_who_was_given_a_little_less(
+    tenants, make_stream
+) -> None:
+    rows = [
+        make_stream(Phase.WAITING, tenant=NOISY, prompt=30_000),
+        make_stream(Phase.WAITING, tenant=MINE, prompt=100),
+    ]
+    long_s, short_s = tenants(rows)[0].prefill_seconds.tolist()
+    for more, first in ((0.5, 1), (1.5, 0)):
+        given = Service(served={MINE: more * long_s, NOISY: 0.0}, there=frozenset({MINE, NOISY}))
+        state, tenancy = tenants(rows, given)
+        assert tenancy.keys.argmin() == first
+    assert due(state, tenancy.view, given).tolist() == [long_s, 1.5 * long_s + short_s]
+    under = dataclasses.replace(given, left={NOISY: 4.0 * long_s})
+    assert due(state, tenancy.view, under)[0] == 5.0 * long_s
 
 
 def test_readers_catch_up_beside_the_prefills_of_who_was_given_more(

@@ -1,4 +1,4 @@
-"""Ten attacks of one tenant on another: the other is served as on a server of its share alone.
+"""Ten attacks of tenants on another: the other is served as on a server of its share alone.
 
 The other's readers come as a Poisson stream that half of the device can serve. A stall is a wait
 that a reader notices, of a tenth of a second or more.
@@ -18,7 +18,7 @@ from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.lab.sim import EngineOptions, simulate
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl.qos import play
-from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses
+from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses, Tenant
 
 KV, CHUNK, ROWS = 35_000, 2048, 256
 SECONDS, PER_SECOND = 60.0, 0.5
@@ -112,7 +112,7 @@ class Served(NamedTuple):
     stalled: float
 
 
-def served(trace: Trace, share: float = 1.0) -> Served:
+def served(trace: Trace, share: float = 1.0, classes: QosClasses = CLASSES) -> Served:
     """How `MINE` is served on so much of an RTX 4090."""
     tokens = int(share * KV)
     options = EngineOptions(
@@ -122,7 +122,7 @@ def served(trace: Trace, share: float = 1.0) -> Served:
         max_running_requests=int(share * ROWS),
     )
     profile = part(load_profile("rtx4090", "llama3-8b"), share)
-    found = simulate(trace, profile, options, classes=CLASSES).run.tokens.to_pydict()
+    found = simulate(trace, profile, options, classes=classes).run.tokens.to_pydict()
     times: dict[int, list[float]] = {}
     for request, time in zip(found["request"], found["time_s"], strict=True):
         times.setdefault(request, []).append(time)
@@ -149,6 +149,30 @@ def test_an_attack_costs_no_other_tenant_more_than_its_share(name: str, alone: S
     attacked = served(of([*mine(), *ATTACKS[name]()]))
     assert attacked.wait <= WITHIN * alone.wait
     assert attacked.stalled <= WITHIN * alone.stalled
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_two_attackers_leave_a_third_of_the_server(name: str) -> None:
+    third = [
+        dataclasses.replace(request, tenant="third", arrival_s=request.arrival_s + 0.0037)
+        for request in ATTACKS[name]()
+    ]
+    attacked = served(of([*mine(), *ATTACKS[name](), *third]))
+    assert attacked.wait <= WITHIN * alone_on_a_third().wait
+    assert attacked.stalled <= WITHIN * alone_on_a_third().stalled
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attacker_of_twice_the_weight_leaves_a_third(name: str) -> None:
+    classes = dataclasses.replace(CLASSES, tenants={NOISY: Tenant(NOISY, weight=2.0)})
+    attacked = served(of([*mine(), *ATTACKS[name]()]), classes=classes)
+    assert attacked.wait <= WITHIN * alone_on_a_third().wait
+    assert attacked.stalled <= WITHIN * alone_on_a_third().stalled
+
+
+@cache
+def alone_on_a_third() -> Served:
+    return served(of(mine()), 1 / 3)
 
 
 def test_where_none_is_told_apart_the_same_crowd_is_felt(alone: Served) -> None:
