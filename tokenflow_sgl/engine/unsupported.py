@@ -64,6 +64,11 @@ NO_BACKUP = "paused streams' KV is kept as SGLang keeps that of retracted ones"
 _DP_GROUPS = "only --dp-size as large as --tp-size has been tried, where each rank decides alone"
 _DELAYER = "its ranks ask each other in every step, and the policy of one may leave a step out"
 
+_TWICE = (
+    "before 0.5.23 KV may be given back twice where streams are aborted while the engine pauses"
+)
+"""Found by the attackers; 0.5.23 passes the same attacks. The cause was not found."""
+
 _SPECULATIVE = (None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
 """SGLang's algorithms of speculation that are served; None: it is off. NEXTN is resolved to EAGLE
 or to another, which is refused then."""
@@ -76,7 +81,7 @@ _OF_SPECULATION: tuple[tuple[str, tuple[object, ...], str], ...] = (
 )
 """Options that exclude the scheduler where drafts are verified, with what is allowed of them."""
 _SINCE = "0.5.23"
-"""The first SGLang with which answers with drafts were compared."""
+"""The first SGLang with which answers with drafts were compared, and that decode servers need."""
 _UNTRIED = f"it has been tried with SGLang {_SINCE} and later only"
 _OF_NGRAM = {("enable_mixed_chunk", "NGRAM")}
 """Which of them do not hold for NGRAM: SGLang mixes no steps there."""
@@ -110,6 +115,9 @@ def refused_options(
     if width > 1 and getattr(server_args, "enable_prefill_delayer", False):
         shown = "--enable-prefill-delayer with DP attention"
         yield _excluded(ours, "--enable-prefill-delayer", shown, _DELAYER)
+    if decodes and not at_least(_SINCE):
+        shown = "--disaggregation-mode decode on this SGLang"
+        yield _excluded(ours, "--disaggregation-mode", shown, _TWICE)
     if decodes and getattr(server_args, BACKUP, None) == "none":
         yield _excluded(ours, _flag(BACKUP), f"{_flag(BACKUP)} none", NO_BACKUP)
     yield from refused_speculation(server_args, getattr(server_args, "page_size", None), ours)

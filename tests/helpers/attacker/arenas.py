@@ -118,9 +118,10 @@ class Arena:
     pair: bool = False
 
     def refused(self) -> bool:
-        """Whether the installed SGLang is too old for its model or its drafts."""
+        """Whether the installed SGLang is too old for its model, its drafts or a pair."""
         drafts, windows = "--speculative-algorithm" in self.flags, "window" in self.model
-        return not at_least("0.5.23") and (drafts or windows or self.model in COMPRESSED)
+        refused = self.pair or drafts or windows or self.model in COMPRESSED
+        return refused and not at_least("0.5.23")
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""

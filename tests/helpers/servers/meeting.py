@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from servers.client import Answer, Served
 
+from tokenflow_sgl.engine.sglang.version import at_least
 from tokenflow_sgl.lab.demo.server import free_port
 
 MOONCAKE = ("--disaggregation-transfer-backend", "mooncake")
@@ -84,6 +86,8 @@ def pair(
         first: What else the start of the prefill server is given.
         given: Likewise the decode server's; the model is both's.
     """
+    if not at_least("0.5.23"):
+        pytest.skip("decode servers of this SGLang are refused")
     port = free_port(MEETINGS)
     own = ("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", str(port))
     model = {"model": given["model"]} if "model" in given else {}

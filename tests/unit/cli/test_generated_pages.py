@@ -77,6 +77,7 @@ def test_refused_options_are_documented_with_their_reasons():
     for name, why in [*of_decoding, (BACKUP, NO_BACKUP)]:
         assert f"| decode servers: `{unsupported._flag(name)}`" in page
         assert f"| {why} |" in page
+    assert f"| decode servers on SGLang 0.5.22 | {unsupported._TWICE} |" in page
     for name, _, why in unsupported._OF_SPECULATION:
         assert f"| with speculation: `{unsupported._flag(name)}`" in page
         assert f"| {why} |" in page

@@ -86,7 +86,8 @@ def test_an_option_that_excludes_the_scheduler_is_named(name) -> None:
         ("pp_size", 2),
     ],
 )
-def test_a_decode_server_has_options_of_its_own(name, value) -> None:
+def test_a_decode_server_has_options_of_its_own(monkeypatch, name, value) -> None:
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.23")
     decodes = {**PLAIN, "disaggregation_mode": "decode"}
     # What a user says about the tree is no obstacle there.
     check_options(SimpleNamespace(**{**decodes, "disable_radix_cache": True}))
@@ -97,6 +98,14 @@ def test_a_decode_server_has_options_of_its_own(name, value) -> None:
     shown = "--" + name.replace("_", "-")
     assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
     assert_one_sentence(message)
+
+
+def test_a_decode_server_needs_an_sglang_that_passes_the_attacks(monkeypatch) -> None:
+    monkeypatch.setattr(version, "installed_sglang", lambda: "0.5.22")
+    with pytest.raises(UnsupportedError, match=r"--disaggregation-mode decode on this") as caught:
+        check_options(SimpleNamespace(**PLAIN, disaggregation_mode="decode"))
+    assert_one_sentence(str(caught.value))
+    check_options(SimpleNamespace(**PLAIN, disaggregation_mode="prefill"))
 
 
 def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
