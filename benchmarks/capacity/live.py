@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "papers"))
 
 from live_beside_simulated import Column, Figures, keep, table
 from run import measure, warm_up_burst
-from search import GOAL, HOST_RATIO, KV_TOKENS, PAGE, RESULTS
-from search import spec as mix_spec
+from search import GOAL, HOST_RATIO, KV_TOKENS, PAGE, RESULTS, trace_of
 from suite import CONTENDERS, Load
 from table import replace_table
 
@@ -29,7 +28,7 @@ from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.runs import Run, read_run
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.study.capacity_search import at_speed
-from tokenflow_sgl.lab.traces import open_trace, write_native
+from tokenflow_sgl.lab.traces import write_native
 
 DEVICE = "a100"
 SIMULATED = {"stock": "fcfs", "tokenflow": "tokenflow"}
@@ -53,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=6.2, help="streams per second; default: 6.2")
     parser.add_argument("--output", type=Path, default=Path("capacity-results"))
     given = parser.parse_args()
-    whole = open_trace(mix_spec("prefill", given.azure))
+    whole = trace_of("prefill", given.azure)
     trace = at_speed(whole, given.rate * 100.0 / len(whole.requests))
     path = given.output / f"prefill-{given.rate:g}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
