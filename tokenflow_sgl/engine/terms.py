@@ -20,6 +20,7 @@ from typing import Any
 
 from tokenflow_sgl.errors import shown
 from tokenflow_sgl.qos.classes import (
+    BY_DEADLINE,
     DEADLINE,
     LEAST_WEIGHT,
     LONGEST_DEADLINE,
@@ -47,9 +48,6 @@ DEADLINE_AT_KEY = f"{DEADLINE_KEY}_at"
 KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY, MAX_WAIT_KEY, DEADLINE_AT_KEY)
 LAST_MOMENT = 1e11
 """Seconds of Unix time that no clock comes to: what is above was meant in another unit."""
-BY_DEADLINE = QosClass("by-deadline", HIGHEST_RATE, reader=False)
-"""Class of requests that state a deadline and neither a rate nor a class: a program wants the whole
-answer. No class of a file can be called so."""
 TENANT_KEY = "tokenflow_tenant"
 """Of who asks: the front end's own, which no client may give."""
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)

@@ -127,6 +127,9 @@ class QosClass:
         return dataclasses.replace(self, rate=max(1.0 / self.interval, LOWEST_RATE))
 
 
+BY_DEADLINE = QosClass("by-deadline", HIGHEST_RATE, reader=False)
+"""Class of requests that state a deadline and neither a rate nor a class: a program wants the whole
+answer. No class of a file can be called so."""
 SHIPPED: Mapping[str, QosClass] = {
     each.name: each
     for each in (

@@ -30,8 +30,17 @@ def test_a_class_is_named_instead_of_its_rate(ask, on_stub):
     params = [body["sampling_params"]["custom_params"] for _, body in stub.bodies]
     assert sorted(map(str, params)) == ["{'tokenflow_class': 'voice'}", "{'tokenflow_rate': 5.0}"]
     assert run.requests["qos_class"].to_pylist() == ["voice", None]
-    stub, _ = on_stub([ask(rate=5.0, qos_class="voice")], ReplayOptions(send_rates=False))
+    stub, _ = on_stub(
+        [ask(rate=5.0, qos_class="voice", deadline_s=9.0)], ReplayOptions(send_rates=False)
+    )
     assert "custom_params" not in stub.bodies[0][1]["sampling_params"]
+
+
+def test_deadlines_are_told(ask, on_stub):
+    stub, _ = on_stub([ask(deadline_s=20.0, rate=5.0), ask(rate=6.0)])
+    params = [body["sampling_params"]["custom_params"] for _, body in stub.bodies]
+    told = {"tokenflow_rate": 5.0, "tokenflow_deadline": 20.0}
+    assert sorted(params, key=len) == [{"tokenflow_rate": 6.0}, told]
 
 
 def test_what_is_sent_can_be_chosen(ask, on_stub):

@@ -11,9 +11,10 @@ from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim.run import simulate
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.lab.sim.study.capacity_search import at_speed
 from tokenflow_sgl.lab.traces import open_trace
-from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
+from tokenflow_sgl.qos.classes import BY_DEADLINE, SHIPPED_CLASSES, QosClass
 
 DEADLINE = 90.0
 CLASSES = dataclasses.replace(
@@ -58,3 +59,31 @@ def test_what_is_lost_from_the_start_does_no_harm(kept) -> None:
     share, well = kept(Contender.tokenflow, "late")
     assert share < kept(Contender.tokenflow)[0]
     assert well > 0.98
+
+
+def test_a_request_of_its_own_deadline_is_served_as_one_of_such_a_class() -> None:
+    server = SimulatedServer(kv_tokens=60_000, hicache_ratio=2.0).open("h200", "llama3-8b")
+
+    def tokens(**program: object) -> object:
+        requests = tuple(
+            dataclasses.replace(each, **({"rate": None, **program} if number % 2 else {}))
+            for number, each in enumerate(MIXED.requests)
+        )
+        trace = dataclasses.replace(MIXED, requests=requests)
+        # A policy that learns the lengths of each class would tell them apart.
+        return simulate(trace, *server, policy=Contender.edf, classes=CLASSES).run.tokens
+
+    own = tokens(deadline_s=DEADLINE)
+    assert own.equals(tokens(qos_class="job"))
+    assert not own.equals(tokens(qos_class="late"))
+
+
+def test_a_program_with_a_deadline_has_no_reader() -> None:
+    first, second = MIXED.requests[:2]
+    asked = (
+        dataclasses.replace(first, rate=None, deadline_s=5.0),
+        dataclasses.replace(second, rate=7.0, deadline_s=6.0),
+    )
+    streams = SimulatedStreams(asked, None, CLASSES)
+    assert streams.rate.tolist() == [BY_DEADLINE.rate, 7.0]
+    assert streams.deadline.tolist() == [5.0, 6.0]

@@ -111,6 +111,7 @@ def drawn_traces(draw: st.DrawFn) -> Trace:
                 prefix=prefix,
                 ttft_slo_s=draw(positive),
                 tbt_slo_s=draw(positive),
+                deadline_s=draw(positive),
                 priority=draw(st.none() | st.integers(-5, 5)),
                 limit_tokens=draw(st.none() | st.integers(output, 100_000)),
                 reasoning_tokens=draw(st.integers(0, output)),

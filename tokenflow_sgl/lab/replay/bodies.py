@@ -117,6 +117,7 @@ class Bodies:
             ignore_eos=options.ignore_eos,
             rate=rate if options.send_rates else None,
             qos_class=request.qos_class if options.send_rates else None,
+            deadline_s=request.deadline_s if options.send_rates else None,
             priority=request.priority if options.send_priority else None,
             arrival=arrival,
             keep=keep,

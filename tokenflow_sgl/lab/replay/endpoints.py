@@ -29,6 +29,7 @@ class Ask:
         ignore_eos: Generate the full length whatever the model says.
         rate: Tokens per second that the reader consumes; None: not told.
         qos_class: Class that is named instead; None: none.
+        deadline_s: Seconds in which the whole answer is wanted; None: not told.
         priority: Priority; None: not told.
         arrival: When a server on a virtual clock is to see the request (the emulator's
             `emulated_arrival`); None: when it comes.
@@ -43,6 +44,7 @@ class Ask:
     ignore_eos: bool = False
     rate: float | None = None
     qos_class: str | None = None
+    deadline_s: float | None = None
     priority: int | None = None
     arrival: Mapping[str, float] | None = None
     keep: bool = False
@@ -58,6 +60,8 @@ class Ask:
             custom["tokenflow_class"] = self.qos_class
         elif self.rate is not None:
             custom["tokenflow_rate"] = self.rate
+        if self.deadline_s is not None:
+            custom["tokenflow_deadline"] = self.deadline_s
         if self.arrival is not None:  # docs/emulator.md
             custom["emulated_arrival"] = self.arrival
         if self.answer_tokens is not None:  # docs/emulator.md

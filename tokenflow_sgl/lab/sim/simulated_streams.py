@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenflow_sgl.lab.traces import TraceRequest
 from tokenflow_sgl.lifecycle import Phases
 from tokenflow_sgl.lifecycle.columns import shown_priorities
-from tokenflow_sgl.qos.classes import OWN_RATE, SHIPPED_CLASSES, QosClass, QosClasses
+from tokenflow_sgl.qos.classes import BY_DEADLINE, OWN_RATE, SHIPPED_CLASSES, QosClass, QosClasses
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,7 +30,9 @@ def _expected(request: TraceRequest, classes: QosClasses) -> QosClass:
     """What a server of these classes expects of the request's stream."""
     if request.qos_class is not None:
         return classes.known[request.qos_class].paced
-    return classes.default.paced if request.rate is None else QosClass(OWN_RATE, request.rate)
+    if request.rate is not None:
+        return QosClass(OWN_RATE, request.rate)
+    return (classes.default if request.deadline_s is None else BY_DEADLINE).paced
 
 
 def _tenants(
@@ -130,7 +132,9 @@ class SimulatedStreams:
             [request.tbt_slo_s for request in requests], [each.tbt_slo for each in expected]
         )
         self.tpot_slo = objectives([None] * count, [each.tpot_slo for each in expected])
-        self.deadline = objectives([None] * count, [each.deadline for each in expected])
+        self.deadline = objectives(
+            [request.deadline_s for request in requests], [each.deadline for each in expected]
+        )
         waits = [max_wait if each.max_wait is None else each.max_wait for each in expected]
         self.max_wait = np.array(waits) if any(waits) else None
         self.expected_wait = np.full(count, np.nan)

@@ -41,6 +41,8 @@ class TraceRequest:
             most `prompt_tokens`, the rest is the request's own.
         ttft_slo_s: Time to first token that it asks for, seconds; None: no such objective.
         tbt_slo_s: Time between tokens that it asks for, seconds; None: no such objective.
+        deadline_s: Seconds after its arrival in which it wants the whole answer; None: any time. If
+            it names no rate and no class either, a program asks, and no reader.
         priority: Its priority, larger is more urgent; None: none.
         limit_tokens: Output tokens that its client allows, >= `output_tokens`; None where the trace
             does not say.
@@ -60,6 +62,7 @@ class TraceRequest:
     prefix: tuple[PrefixBlock, ...] = ()
     ttft_slo_s: float | None = None
     tbt_slo_s: float | None = None
+    deadline_s: float | None = None
     priority: int | None = None
     limit_tokens: int | None = None
     reasoning_tokens: int = 0

@@ -29,7 +29,7 @@ FORMAT = "tokenflow-trace"
 VERSION = 1
 
 _HEADER = ("format", "version", "name", "requests", "updates", "accounting", "notes")
-_OPTIONAL = ("rate", "ttft_slo_s", "tbt_slo_s")
+_OPTIONAL = ("rate", "ttft_slo_s", "tbt_slo_s", "deadline_s")
 _REQUEST = (
     "arrival_s",
     "prompt_tokens",
@@ -41,6 +41,7 @@ _REQUEST = (
     "prefix",
     "ttft_slo_s",
     "tbt_slo_s",
+    "deadline_s",
     "priority",
     "limit_tokens",
     "reasoning_tokens",
@@ -49,7 +50,7 @@ _REQUEST = (
 )
 _UPDATE = ("time_s", "index", "priority")
 _STATED = (
-    *("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority", "limit_tokens"),
+    *("rate", "session", "ttft_slo_s", "tbt_slo_s", "deadline_s", "priority", "limit_tokens"),
     *("qos_class", "tenant"),
 )
 _PRIORITIES = 2**31  # exclusive bound of a priority's size
