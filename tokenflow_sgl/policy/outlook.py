@@ -1,11 +1,11 @@
 """When a request that comes now would have its first token: the demand test, read as a time.
 
-Admission asks whether a newcomer fits now. Here it is asked from when on it would: of what the
-members ask for, only what they ask for later counts then, and what the engine will not have done by
-then. Those that go before it are let in first, one block of them after the other, each as soon as
-it fits behind the ones before. Memory is looked at in the same way. It becomes free as answers end,
-and the engine, which does not idle, comes to their ends before their readers do; of those that go
-on, more is promised by then. From joining on, prefills are done one after the other.
+Admission asks whether a newcomer fits now. Here it is asked from when on it would: what the members
+ask for until any later moment stays as it is, since the engine does not idle, and a newcomer's
+demand begins so much later. Those that go before it are let in first, one block of them after the
+other, each as soon as it fits behind the ones before. Memory becomes free as answers end: the
+engine comes to their ends before their readers do, and of those that go on more is promised by
+then. From joining on, prefills are done one after the other.
 
 Shorter prompts go first (`queueing`), so the wait is found for several lengths of a prompt. What
 comes later and overtakes is not foreseen, and answers end sooner or later than expected:
@@ -41,9 +41,9 @@ LONGEST = 600.0
 """Seconds that a wait is said to be at most."""
 MOST_BLOCKS = 32
 """Groups into which those that wait are put, each of which joins at one moment."""
-AHEAD: FloatArray = np.array([0.0, 4.0, 16.0, 64.0, 256.0])
+AHEAD: FloatArray = np.array([0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0])
 """Numbers of further newcomers for which the wait is found behind them."""
-EACH = 2
+EACH = 4
 """The place in `AHEAD` by which it is told what one of them adds."""
 SAMPLED = 64
 """Requests at most that say what usual ones are like."""
@@ -270,7 +270,8 @@ class _Joining:
         self._room = max(room - FINAL_SHARE * asking.spread, 1.0)
         if worst is not None:
             self._room = np.inf
-        self._usual = _asked_by(like, worst or state.streams.lengths.careful, supply, stock)
+        lengths = worst or state.streams.lengths.careful
+        self._usual = _asked_by(like, lengths, supply, stock, decoding)
         self._joined = 0
 
     def add(self, block: IntArray) -> None:
@@ -311,14 +312,16 @@ class _Joining:
         one: It is one stream, which joins an engine without others whatever it asks for.
         """
         first = self._joined
-        # What is asked for from then on, within each horizon, shape (g, g).
-        asked = np.interp(_LATER[first:], _AT, self._wanted) - self._wanted[first:, None]
-        # Who has ended by then asks for nothing, however long the worst answers get.
-        asked *= self._stay[first:, None]
-        asked += np.maximum(self._wanted + self._due - self._may, 0.0)[first:, None]
-        late = np.maximum(np.minimum(prefill, OWN_SHARE * _AT), self._usual_prefills)
+        # What is asked for until the end of each horizon from then on, shape (g, g); who has ended
+        # by then asks for nothing more, however long the worst answers get.
+        begun = self._wanted[first:, None]
+        asked = np.interp(_LATER[first:], _AT, self._wanted)
+        asked = begun + (asked - begun) * self._stay[first:, None] + demand
+        late = self._due + np.minimum(prefill, OWN_SHARE * _AT)
+        late = np.maximum(late, np.interp(_LATER[first:], _AT, self._usual_prefills))
+        may = np.interp(_LATER[first:], _AT, self._may)
         # How far beyond what may be promised, as a share of it; below 0: it fits.
-        over = (asked + demand + late) / np.maximum(self._may, 1e-9) - 1.0
+        over = (asked + late) / np.maximum(may, 1e-9) - 1.0
         over[:, 0] = -1.0
         room = (self._taken[first:] + held[0]) / self._room - 1.0
         most = np.maximum(over.max(axis=1), room)
@@ -336,11 +339,11 @@ class _Joining:
 
 
 def _asked_by(
-    like: Usual, lengths: LengthCurves, supply: Supply, stock: float
+    like: Usual, lengths: LengthCurves, supply: Supply, stock: float, decoding: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Engine seconds that one of these requests asks for within `_AT`, and KV that it holds then.
+    """Engine seconds that one of these requests asks for within `_AT`, and KV promised to it then.
 
-    On average, each of shape (len(_AT),).
+    On average, each of shape (len(_AT),). The latter as of `Asking.held`.
     """
     column = _AT[:, None]
     none = np.zeros(len(like.prompt), dtype=np.int64)
@@ -349,5 +352,7 @@ def _asked_by(
     tokens = np.minimum((column + ahead) * like.rate, column * supply.speed)
     read: FloatArray = np.asarray(like.prompt + supply.row, dtype=np.float64)
     demand = (answers.work(read, tokens) * supply.token_cost).mean(axis=1)
-    held = (like.prompt + FINAL_SHARE * answers.left) * answers.alive(tokens)
+    done = np.maximum(tokens, column * (decoding * supply.speed))
+    held = (like.prompt + done) * answers.alive(done)
+    held += FINAL_SHARE * (answers.left - answers.coming(done))
     return demand, np.asarray(held.mean(axis=1))

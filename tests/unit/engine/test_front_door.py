@@ -19,7 +19,8 @@ from tokenflow_sgl.engine.frontend.front_door import (
 from tokenflow_sgl.engine.terms import RateError
 from tokenflow_sgl.policy import WorkingSetConfig
 
-BUSY = [[0.0, 0.0], [100.0, 200.0], [3.0, 4.0, 5.0, 6.0, 7.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
+WAITS = [[3.0, 3.25, 3.5, 4.0, 5.0, 6.0, 7.0], [6.0, 6.25, 6.5, 7.0, 8.0, 9.0, 10.0]]
+BUSY = [[0.0, 0.0], [100.0, 200.0], *WAITS]
 """What a load says of the wait: how old it is, who came since, prompts, and a row for each."""
 
 
@@ -120,7 +121,7 @@ def test_what_cannot_be_read_refuses_none(loads) -> None:
 
 
 def test_replicas_offer_the_shortest_wait() -> None:
-    shorter = [[1.0, 4.0], [100.0], [1.0, 2.5, 3.0, 4.0, 5.0]]
+    shorter = [[1.0, 4.0], [100.0], [1.0, 1.375, 1.75, 2.5, 3.0, 4.0, 5.0]]
     found, ahead = shortest([BUSY, shorter])
     assert ahead == 4.0
     assert found.expected(0.0, 100, ahead) == 1.5, "a second of it has passed"

@@ -94,6 +94,15 @@ def test_longer_prompts_wait_longer(seen, make_stream) -> None:
     assert waits[0] < waits[1] < waits[2]
 
 
+def test_one_more_waits_for_one_and_not_for_what_many_would_make(seen, make_stream) -> None:
+    """Room for two or three beside the reader, and none for more until one of them ends."""
+    rows = [reading(make_stream, prompt=300, expected=100.0)]
+    _, found = seen(rows, total=1600, host=0)
+    waits = [found.expected(found.at, ahead=more) for more in (0, 1, 4)]
+    assert waits[0] == waits[1] == 0.0
+    assert waits[2] > 0.0
+
+
 def test_the_more_are_ahead_the_longer_it_takes(seen, make_stream) -> None:
     rows = [reading(make_stream)] * 2
     _, found = seen(rows)
@@ -107,7 +116,9 @@ def test_the_more_are_ahead_the_longer_it_takes(seen, make_stream) -> None:
 
 
 def test_time_that_has_passed_was_waited() -> None:
-    found = WaitOutlook(10.0, np.array([100.0]), np.array([[8.0, 9.0, 12.0, 24.0, 72.0]]))
+    found = WaitOutlook(
+        10.0, np.array([100.0]), np.array([[8.0, 8.25, 8.5, 9.0, 12.0, 24.0, 72.0]])
+    )
     assert found.expected(10.0) == 8.0
     assert found.expected(13.0) == 5.0
     assert found.expected(13.0, ahead=4) == 6.0
