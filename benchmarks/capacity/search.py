@@ -16,7 +16,6 @@ import json
 import math
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "deployments"))
@@ -31,12 +30,15 @@ from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
 from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried, Tried, capacity
 from tokenflow_sgl.lab.sim.study.spread import Spread, on_cores
 from tokenflow_sgl.lab.traces import Trace, open_trace
+from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.lab.traces.transform import with_rates, with_slos
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- capacity -->\n\n", "\n<!-- /capacity -->"
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "capacity"
 GOAL, SHARE = "ttft<=2,stall<=0.5", 0.99
-KNOWN = "readers=20&ttft_slo=2"
+READ, TTFT = 20.0, 2.0
+KNOWN = f"readers={READ:g}&ttft_slo={TTFT:g}"
 """What every scheduler is told of a request beside its prompt and limit: the goal, as QoServe's
 deadlines need it."""
 MODEL, HOST_RATIO = "llama3-8b", 8.0
@@ -73,8 +75,7 @@ def trace_of(mix: str, azure: Path) -> Trace:
     if mix == "memory":
         return open_trace(f"4090-c?duration=320&share=0.5&{KNOWN}")
     made = TRAFFIC["chat"].trace("chat", *CHAT)
-    each = (replace(request, rate=20.0, ttft_slo_s=2.0) for request in made.requests)
-    return replace(made, requests=tuple(each))
+    return with_slos(with_rates(made, RateMix((READ,)), seed=0), TTFT, None)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attacker.asking import COMPLETIONS, GENERATE, Ask, draw
 from attacker.journal import Journal
-from attacker.replies import FULL, Reply, judge
+from attacker.replies import FULL, Allowed, Reply, judge
 from attacker.truth import LONGEST, Subject
 
 WORDS = tuple(f" w{number % 40}" for number in range(LONGEST))
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_noticed(events) -> None:
 def test_what_was_aborted_is_a_beginning() -> None:
     def verdict(ids: list[int], beyond: int = 0) -> str | None:
         reply = streamed(event(ids, ABORT))
-        return judge(ASK, reply, aborted=True, beyond=beyond)
+        return judge(ASK, reply, aborted=True, allowed=Allowed(beyond=beyond))
 
     assert verdict([]) is None
     assert verdict([0, 1]) is None
@@ -104,7 +104,7 @@ def test_a_refusal_has_to_be_the_expected_one() -> None:
     assert judge(ask, Reply(400, error="something else"), aborted=False)
     assert judge(ask, streamed(*GOOD), aborted=False)
     full = Reply(503, error="The request queue is full.")
-    assert judge(ASK, full, aborted=False, refusals=(FULL,)) is None
+    assert judge(ASK, full, aborted=False, allowed=Allowed((FULL,))) is None
     assert judge(ASK, full, aborted=False)
 
 

@@ -14,7 +14,7 @@ def kind_of_model(config: ModelConfig) -> dict[str, bool]:
         "is_generation": bool(config.is_generation),
         "is_deepseek_v41": kind == "deepseek_v41",
         "is_deepseek_v4": kind == "deepseek_v4",
-        "has_windows": bool(getattr(config, "is_hybrid_swa", False)),
+        "has_windows": bool(config.is_hybrid_swa),
     }
 
 

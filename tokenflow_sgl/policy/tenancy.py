@@ -347,16 +347,12 @@ def _merged(
     seconds = np.zeros(len(streams))
     seconds[streams.waiting_index] = state.prefill_seconds
     seconds /= view.weight.take(view.of)
-    begun = under_way(view, service)
+    dues = due(state, view, service)
     lines: list[list[int]] = []
     for (part, index), keys in zip(alone, own, strict=True):
         textless = np.nonzero(part.streams.textless)[0]
         lines.append(index.take(first_of(textless, keys, None)).tolist()[::-1])
-    heap = [
-        (service.served.get(key, 0.0) + begun.item(place) + seconds.item(line[-1]), place)
-        for (place, line), key in zip(enumerate(lines), view.ids.tolist(), strict=True)
-        if line
-    ]
+    heap = [(dues.item(line[-1]), place) for place, line in enumerate(lines) if line]
     heapq.heapify(heap)
     merged = np.zeros(len(streams))
     for number in range(sum(len(line) for line in lines)):
@@ -429,12 +425,6 @@ def given(view: TenantView, service: Service) -> FloatArray:
     return np.asarray(by_place.take(view.of))
 
 
-def under_way(view: TenantView, service: Service) -> FloatArray:
-    """What is still to come of the prompt under way, engine seconds over the weight, (k,)."""
-    left = np.array([service.left.get(key, 0.0) for key in view.ids.tolist()])
-    return np.asarray(left / view.weight)
-
-
 def due(state: State, view: TenantView, service: Service) -> FloatArray:
     """What each stream's tenant will have been given once its prompt is computed, too, (n,).
 
@@ -443,11 +433,10 @@ def due(state: State, view: TenantView, service: Service) -> FloatArray:
     long one whose tenant was given a little less.
     """
     streams = state.streams
-    found = given(view, service) + under_way(view, service).take(view.of)
-    waiting = streams.waiting_index
-    own = state.prefill_seconds / view.weight.take(view.of.take(waiting))
-    found[waiting] += own
-    return found
+    left = np.array([service.left.get(key, 0.0) for key in view.ids.tolist()])
+    seconds = left.take(view.of)
+    seconds[streams.waiting_index] += state.prefill_seconds
+    return np.asarray(given(view, service) + seconds / view.weight.take(view.of))
 
 
 def own_step(state: State, view: TenantView, service: Service, run: tuple[int, ...]) -> IntArray:

@@ -54,7 +54,7 @@ class Ask:
         hang_up: Seconds, after which the client is gone; None: it stays.
         abort: Seconds, after which it asks for the end; None: it does not.
         rest: Seconds, after which it looks away, and between two rests; None: it does not.
-        tenant: Who asks; None: nobody says.
+        tenant: Who asks, by a header; None: it has none.
     """
 
     path: str

@@ -12,7 +12,7 @@ from attacker.aftermath import Aftermath, resident
 from attacker.clients import Client
 from attacker.journal import Journal
 from attacker.operators import Operator
-from attacker.replies import BUSY, CROWDED, FULL
+from attacker.replies import BUSY, CROWDED, FULL, Allowed
 from attacker.truth import Subject
 from servers.client import Served
 
@@ -66,6 +66,8 @@ class Campaign:
         served, seed = self.served, str(self.seed + self.counts["rounds"])
         port, until = served.server.port, time.monotonic() + seconds
         operator = Operator(port, seed, self.weights, self.without, journal, until)
+        refusals = (FULL,) * self.full + (BUSY, CROWDED) * self.door
+        allowed = Allowed(refusals, self.beyond, self.torn)
         clients = [
             Client(
                 port,
@@ -76,9 +78,7 @@ class Campaign:
                 journal,
                 until,
                 door=self.door,
-                refusals=(FULL,) * self.full + (BUSY, CROWDED) * self.door,
-                beyond=self.beyond,
-                torn=self.torn,
+                allowed=allowed,
             )
             for number in range(CLIENTS)
         ]

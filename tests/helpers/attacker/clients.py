@@ -15,7 +15,7 @@ from typing import Any
 
 from attacker.asking import TENANT, Ask, draw
 from attacker.journal import Journal
-from attacker.replies import Reply, judge
+from attacker.replies import Allowed, Reply, judge
 from attacker.truth import Subject
 
 LOST_SECONDS = 240.0
@@ -35,9 +35,7 @@ class Client(threading.Thread):
         journal: Where it says what it does.
         until: When it stops, by time.monotonic().
         door: Its requests are of tenants, and some may not wait long.
-        refusals: Words with which the server may refuse any of them.
-        beyond: Tokens by which an aborted answer may exceed its limit.
-        torn: What was aborted may be told as an error.
+        allowed: What their answers may be like.
     """
 
     def __init__(
@@ -50,14 +48,12 @@ class Client(threading.Thread):
         journal: Journal,
         until: float,
         *,
-        door: bool = False,
-        refusals: Sequence[str] = (),
-        beyond: int = 0,
-        torn: bool = False,
+        door: bool,
+        allowed: Allowed,
     ) -> None:
         super().__init__(name=name)
         self._port, self._door = port, door
-        self._allowed: dict[str, Any] = {"refusals": refusals, "beyond": beyond, "torn": torn}
+        self._allowed = allowed
         self._rng = random.Random(f"{seed} {name}")
         self._subjects, self._without = subjects, without
         self._journal, self._until = journal, until
@@ -100,7 +96,7 @@ class Client(threading.Thread):
             journal.count("hung up")
             return
         aborted = abort.done or journal.swept(started)
-        if wrong := judge(ask, reply, aborted=aborted, **self._allowed):
+        if wrong := judge(ask, reply, aborted=aborted, allowed=self._allowed):
             journal.accuse(name, f"{ask}: {wrong}")
         reasons = {sample.reason for sample in reply.samples.values()}
         outcome = "aborted" if "abort" in reasons else "refused" if reply.error else "answered"

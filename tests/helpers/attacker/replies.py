@@ -97,33 +97,38 @@ def _choices(body: dict[str, Any]) -> list[dict[str, Any]]:
     return choices
 
 
-def judge(
-    ask: Ask,
-    reply: Reply,
-    *,
-    aborted: bool,
-    refusals: Sequence[str] = (),
-    beyond: int = 0,
-    torn: bool = False,
-) -> str | None:
+@dataclass(frozen=True)
+class Allowed:
+    """What an answer may be like on a server, beside what was asked for.
+
+    Attributes:
+        refusals: Words with which the server may refuse any request.
+        beyond: Tokens by which an aborted answer may exceed its limit.
+        torn: What was aborted may be told as an error: it may be on the way between two servers.
+    """
+
+    refusals: Sequence[str] = ()
+    beyond: int = 0
+    torn: bool = False
+
+
+def judge(ask: Ask, reply: Reply, *, aborted: bool, allowed: Allowed = Allowed()) -> str | None:
     """What is wrong with a reply that was read to its end; None: nothing.
 
     Args:
         ask: What was asked.
         reply: What came back.
         aborted: Somebody asked for its end while it was served.
-        refusals: Words with which the server may refuse any request.
-        beyond: Tokens by which an aborted answer may exceed its limit.
-        torn: What was aborted may be told as an error: it may be on the way between two servers.
+        allowed: On that server.
     """
     if reply.faults:
         return "; ".join(reply.faults)
     if reply.error:
         if ask.refusal and ask.refusal in reply.error:
             return None
-        if any(each in reply.error for each in refusals):
+        if any(each in reply.error for each in allowed.refusals):
             return None
-        if torn and aborted:
+        if allowed.torn and aborted:
             return None
         return f"HTTP {reply.status}: {reply.error[:600]}"
     if ask.subject is None:
@@ -133,7 +138,7 @@ def judge(
     if sorted(reply.samples) != list(range(ask.samples)):
         return f"samples {sorted(reply.samples)}"
     for sample in reply.samples.values():
-        if wrong := _compare(ask, ask.subject, sample, aborted=aborted, beyond=beyond):
+        if wrong := _compare(ask, ask.subject, sample, aborted=aborted, beyond=allowed.beyond):
             return wrong
     return None
 

@@ -315,7 +315,9 @@ def test_all_that_stands_in_the_way_is_listed() -> None:
 def test_kinds_of_models_are_read_from_their_configurations() -> None:
     def kind(arch: str, model_type: str) -> set[str]:
         config = SimpleNamespace(architectures=[arch], model_type=model_type)
-        found = kind_of_model(SimpleNamespace(is_generation=True, hf_config=config))
+        found = kind_of_model(
+            SimpleNamespace(is_generation=True, hf_config=config, is_hybrid_swa=False)
+        )
         return {name for name, holds in found.items() if holds} - {"is_generation"}
 
     assert kind("DeepseekV4ForCausalLM", "deepseek_v4") == {"is_deepseek_v4"}

@@ -139,16 +139,17 @@ def mixed_names(trace: Trace) -> list[str]:
     return [MINE if request.arrival_s in known else NOISY for request in trace.requests]
 
 
-@pytest.fixture(scope="module")
-def alone() -> Served:
-    return served(of(mine()), 0.5)
+@cache
+def alone(share: float) -> Served:
+    """On a server of so much."""
+    return served(of(mine()), share)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_costs_no_other_tenant_more_than_its_share(name: str, alone: Served) -> None:
+def test_an_attack_costs_no_other_tenant_more_than_its_share(name: str) -> None:
     attacked = served(of([*mine(), *ATTACKS[name]()]))
-    assert attacked.wait <= WITHIN * alone.wait
-    assert attacked.stalled <= WITHIN * alone.stalled
+    assert attacked.wait <= WITHIN * alone(0.5).wait
+    assert attacked.stalled <= WITHIN * alone(0.5).stalled
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -158,25 +159,20 @@ def test_two_attackers_leave_a_third_of_the_server(name: str) -> None:
         for request in ATTACKS[name]()
     ]
     attacked = served(of([*mine(), *ATTACKS[name](), *third]))
-    assert attacked.wait <= WITHIN * alone_on_a_third().wait
-    assert attacked.stalled <= WITHIN * alone_on_a_third().stalled
+    assert attacked.wait <= WITHIN * alone(1 / 3).wait
+    assert attacked.stalled <= WITHIN * alone(1 / 3).stalled
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attacker_of_twice_the_weight_leaves_a_third(name: str) -> None:
     classes = dataclasses.replace(CLASSES, tenants={NOISY: Tenant(NOISY, weight=2.0)})
     attacked = served(of([*mine(), *ATTACKS[name]()]), classes=classes)
-    assert attacked.wait <= WITHIN * alone_on_a_third().wait
-    assert attacked.stalled <= WITHIN * alone_on_a_third().stalled
+    assert attacked.wait <= WITHIN * alone(1 / 3).wait
+    assert attacked.stalled <= WITHIN * alone(1 / 3).stalled
 
 
-@cache
-def alone_on_a_third() -> Served:
-    return served(of(mine()), 1 / 3)
-
-
-def test_where_none_is_told_apart_the_same_crowd_is_felt(alone: Served) -> None:
+def test_where_none_is_told_apart_the_same_crowd_is_felt() -> None:
     """The control."""
     requests = [*mine(), *ATTACKS["crowd"]()]
     untold = of([dataclasses.replace(request, tenant=None) for request in requests])
-    assert served(untold).wait > 10.0 * alone.wait
+    assert served(untold).wait > 10.0 * alone(0.5).wait
