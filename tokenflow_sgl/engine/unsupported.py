@@ -67,7 +67,7 @@ _DELAYER = "its ranks ask each other in every step, and the policy of one may le
 _TWICE = (
     "before 0.5.23 KV may be given back twice where streams are aborted while the engine pauses"
 )
-"""Found by the attackers, and without our scheduler, too; 0.5.23 passes. The cause was not found."""
+"""Found by the attackers, in stock SGLang, too; 0.5.23 passes. The cause was not found."""
 
 _SPECULATIVE = (None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
 """SGLang's algorithms of speculation that are served; None: it is off. NEXTN is resolved to EAGLE
