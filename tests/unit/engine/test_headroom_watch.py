@@ -65,6 +65,18 @@ def test_an_engine_that_has_emptied_is_looked_at_once(watch, make_state, make_st
     assert len(told) == 4
 
 
+def test_requests_that_are_gone_are_ahead_of_none(watch, make_state, make_stream) -> None:
+    """Each ends before the next look is due; the clock goes on only while they are served."""
+    looks, _ = watch
+    looks.look(0.0, 0, lambda: make_state([]))
+    for now in (0.01, 0.02, 0.03):
+        looks.comes(now, 5)
+        looks.look(now, 1, lambda: make_state([make_stream()]))
+        looks.look(now, 0, lambda: make_state([]))
+        [_, ahead], *_ = looks.published
+        assert ahead == 0.0
+
+
 def test_what_fails_is_told_once_and_not_known(watch, make_state, caplog) -> None:
     looks, told = watch
     with caplog.at_level(logging.ERROR):

@@ -105,4 +105,5 @@ class HeadroomWatch:
         """
         expected = self._door.expected(now, prompt)
         self._door.let_in()
+        self._empty = False  # it may be gone again before the next look
         return expected
