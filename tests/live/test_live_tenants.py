@@ -11,6 +11,8 @@ import pytest
 from servers.client import Answer, Served
 from servers.tuned import CHECK_RANKS, tuned
 
+from tokenflow_sgl.engine.sglang.version import at_least
+
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 HEADER = "x-llm-d-fairness-id"
@@ -108,41 +110,72 @@ def test_without_tenants_the_last_one_waits(
         assert late < NEARLY_ALL
 
 
+Terms = tuple[dict[str, Any], dict[str, str]]
+"""What says who asks: fields of the body, and headers."""
+KINDS: dict[str, tuple[str, Callable[[str], Terms]]] = {
+    "header": (f"header:{HEADER}", lambda tenant: ({}, {HEADER: tenant})),
+    "api-key": ("api-key", lambda tenant: ({}, {"Authorization": f"Bearer {tenant}"})),
+    "user": ("user", lambda tenant: ({"user": tenant}, {})),
+}
+"""Values of `--tokenflow-tenant-by`, and how a client is of a tenant by each."""
+WORKERS = ("--tokenizer-worker-num", "2")
+PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
+
+
+def body_of(path: str, **more: Any) -> dict[str, Any]:
+    """A request for a long answer."""
+    if path == "/generate":
+        return {"text": "hello", "sampling_params": LONG, **more}
+    long = {"model": "x", "max_tokens": LONG["max_new_tokens"], "ignore_eos": True, **more}
+    if path == "/v1/completions":
+        return {**long, "prompt": "hello"}
+    return {**long, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, ()) for kind in KINDS),
+        pytest.param(
+            "header",
+            WORKERS,
+            marks=pytest.mark.skipif(
+                not at_least("0.5.23"), reason="refused there: workers serve SGLang's own"
+            ),
+        ),
+    ],
+    ids=[*KINDS, "two-workers"],
+)
 def test_a_tenant_has_as_many_streams_as_it_may(
-    start: Callable[..., Any], prompts: list[list[int]], classes: tuple[str, str]
+    start: Callable[..., Any], classes: tuple[str, str], kind: str, more: tuple[str, ...]
 ) -> None:
-    with start(*POOL, *APART, *classes) as served:
+    by, terms = KINDS[kind]
+
+    def post(tenant: str, path: str, **fields: Any) -> Answer:
+        body, headers = terms(tenant)
+        return served.post(path, {**body_of(path, **fields), **body}, headers)
+
+    with start(*POOL, "--tokenflow-tenant-by", by, *classes, *more) as served:
         for tenant, refused in (("capped", True), ("other", False)):
-            calls = [
-                partial(
-                    served.post,
-                    "/generate",
-                    {"input_ids": prompts[number], "sampling_params": LONG},
-                    {HEADER: tenant},
-                )
-                for number in range(6)
-            ]
+            calls = [partial(post, tenant, PATHS[number % 3]) for number in range(6)]
             statuses = [answer.status for answer in served.together(calls)]
             assert statuses.count(200) >= 2
             assert statuses.count(200) + statuses.count(429) == len(calls)
             assert (429 in statuses) is refused
         # A stream hears of it before its HTTP 200.
-        running = [
-            threading.Thread(target=ask, args=(served, prompts[number], "capped"))
-            for number in range(2)
-        ]
+        running = [threading.Thread(target=post, args=("capped", PATHS[0])) for _ in range(2)]
         for each in running:
             each.start()
         served.metrics_once(lambda _: served.labelled(STREAMS, tenant="capped") == 2)
-        more = {"input_ids": prompts[2], "stream": True, "sampling_params": LONG}
-        refused_stream = served.post("/generate", more, {HEADER: "capped"})
-        assert refused_stream.status == 429
-        assert "as many as it may" in str(refused_stream.body)
+        for path in PATHS:
+            refused_stream = post("capped", path, stream=True)
+            assert refused_stream.status == 429
+            assert "as many as it may" in str(refused_stream.body)
         for each in running:
             each.join()
-        # A client cannot say who it is in the body.
-        forged = {"max_new_tokens": 2, "custom_params": {"tokenflow_tenant": "name:mine"}}
-        body = {"input_ids": [1, 2, 3], "sampling_params": forged}
-        answer = served.post("/generate", body, {HEADER: "other"})
+        # A client cannot say who it is where the scheduler is told.
+        custom = {"custom_params": {"tokenflow_tenant": "name:mine"}}
+        answer = post("other", "/generate", sampling_params={"max_new_tokens": 2, **custom})
         assert answer.status == 400
         assert "tokenflow_tenant is 'name:mine'; it must be left out" in str(answer.body)
+        served.assert_clean()
