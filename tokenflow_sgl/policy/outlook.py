@@ -166,7 +166,7 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     worst = streams.lengths.worst
     if worst is not None:
         # Who joins has passed the test of time with these lengths, too.
-        joining = _Joining(state, config, waiting, like, worst=worst, stays=joining.stays)
+        joining = _Joining(state, config, waiting, like, worst=worst, likelier=joining.there)
         waits = np.maximum(waits, _waits(state, joining, places, prefills))
     return WaitOutlook(state.now, prompts, np.minimum(waits, LONGEST), like)
 
@@ -224,11 +224,12 @@ class _Joining:
         waiting: Streams that have not joined, in their order.
         like: What further requests are like.
         worst: Lengths of all answers in place of careful ones, and then memory does not count.
-        stays: Share of the members that is still there after `_AT`, by lengths that are likelier
-            than the worst, shape (len(_AT),); None: by the same lengths.
+        likelier: What `there` is by lengths that are likelier than the worst; None: all members
+            stay.
 
     Attributes:
-        stays: The same, by these lengths.
+        there: Share of the members' KV that is still promised after `_AT`, by these lengths, shape
+            (len(_AT),).
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class _Joining:
         like: Usual,
         *,
         worst: LengthCurves | None = None,
-        stays: FloatArray | None = None,
+        likelier: FloatArray | None = None,
     ) -> None:
         self.waiting = waiting
         members = state.streams.member.nonzero()[0]
@@ -263,8 +264,8 @@ class _Joining:
         self._due = self._done = prefills_due(state, members)
         self._wanted = demand[:, :start].sum(axis=1)
         self._taken = held[:, :start].sum(axis=1)
-        self.stays = self._taken / max(self._taken.item(0), 1.0)
-        self._stay = np.ones(len(_AT)) if stays is None else stays
+        self.there = self._taken / max(self._taken.item(0), 1.0)
+        self._asking_still = np.ones(len(_AT)) if likelier is None else likelier
         self._may = promised_share(asking, _AT, crowd) * _AT
         room = config.fill * kv_kept(state.memory) - asking.shared
         self._room = max(room - FINAL_SHARE * asking.spread, 1.0)
@@ -316,7 +317,7 @@ class _Joining:
         # by then asks for nothing more, however long the worst answers get.
         begun = self._wanted[first:, None]
         asked = np.interp(_LATER[first:], _AT, self._wanted)
-        asked = begun + (asked - begun) * self._stay[first:, None] + demand
+        asked = begun + (asked - begun) * self._asking_still[first:, None] + demand
         late = self._due + np.minimum(prefill, OWN_SHARE * _AT)
         late = np.maximum(late, np.interp(_LATER[first:], _AT, self._usual_prefills))
         may = np.interp(_LATER[first:], _AT, self._may)
