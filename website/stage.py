@@ -23,6 +23,8 @@ PAGES = (
     "emulator/*.md",
     "traces/*.md",
 )
+STYLE = ("website/*.css", "website/*.js")
+"""Not pages; mkdocs.yml names them."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
 """Target of a link or of a picture, without its anchor."""
 
@@ -35,6 +37,7 @@ def main(into: Path) -> None:
     wanted = {path for path in pages if path in files}
     for page in tuple(wanted):
         wanted |= linked(page) & files
+    wanted.update(path for pattern in STYLE for path in ROOT.glob(pattern) if path in files)
     for path in sorted(wanted):
         target = into / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,9 @@ def test_it_builds_and_loads_nothing_from_other_hosts(pages: Path, tmp_path: Pat
     page = (tmp_path / "docs" / "start" / "index.html").read_text()
     assert "tokenflow doctor" in page
     assert "https://fonts." not in page
+    for name in ("website/tables.js", "website/tables.css"):  # fields that filter long tables
+        assert f"../../{name}" in page
+        assert (tmp_path / name).exists()
 
 
 @pytest.mark.filterwarnings("ignore")
