@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.tenancy import PrefillTurn
+from tokenflow_sgl.policy.tenant_turns import PrefillTurn
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
 SLOWER = 1.1

@@ -46,12 +46,11 @@ from tokenflow_sgl.policy.stress import (
 from tokenflow_sgl.policy.tenancy import (
     Service,
     TenantView,
-    own_step,
-    prefill_turn,
     served,
     tenancy_of,
 )
 from tokenflow_sgl.policy.tenant_exchange import above_share, exchange_by_shares, join_by_shares
+from tokenflow_sgl.policy.tenant_turns import own_step, prefill_turn
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
 HELD_UP_SECONDS = 10.0

@@ -14,18 +14,16 @@ from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.prefill import SHORTEST_CHUNK, prefill_gate
 from tokenflow_sgl.policy.tenancy import (
     CREDIT,
-    LEAST_BEGUN,
     WELCOME,
     Service,
     TenantView,
     due,
     level,
-    own_step,
-    prefill_turn,
     served,
     tenancy_of,
 )
 from tokenflow_sgl.policy.tenant_exchange import exchange_by_shares, join_by_shares
+from tokenflow_sgl.policy.tenant_turns import LEAST_BEGUN, own_step, prefill_turn
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
