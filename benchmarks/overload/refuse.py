@@ -34,6 +34,7 @@ from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, at_speed,
 from tokenflow_sgl.lab.sim.study.spread import on_cores
 from tokenflow_sgl.lab.traces import open_trace
 from tokenflow_sgl.lab.traces.repeat import period_s
+from tokenflow_sgl.lifecycle.door import retry_after
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 
@@ -186,8 +187,9 @@ def let_in(rows: dict[str, Any], name: str, load: float) -> list[dict[str, Any]]
         requests[number] = dataclasses.replace(requests[number], qos_class=PATIENT.name)
         with contextlib.suppress(Seen):
             run(tuple(requests), watch)
-        told = float(done.expected[number])
-        found.append({"load": load, "told": told, "waited": watch.waited})
+        expected, likely = float(done.expected[number]), float(done.likely[number])
+        again = retry_after(likely, MOST)
+        found.append({"load": load, "told": expected, "again": again, "waited": watch.waited})
         print(f"{name} {found[-1]}", flush=True)
     return found
 
@@ -281,12 +283,13 @@ def _of_the_refused(tried: list[dict[str, Any]]) -> str:
         f"{sum(each['waited'] <= MOST for each in tried if each['load'] == load)} at {load:g} times"
         for load in LOADS[1:]
     )
-    told = np.median([each["told"] for each in tried])
+    told, again = (np.median([each[name] for each in tried]) for name in ("told", "again"))
     return (
         f"Of {len(tried)} of the refused, each let in alone, {np.mean(waited <= MOST):.0%} would "
         f"have had their first token within {MOST:g} s (of {TRIED} each: {said}). P50 of the waits "
-        f"that they were told: {told:.1f} s; of those that they would have had: "
-        f"{np.median(waited):.1f} s, where {LONG:g} is the longest that is looked at."
+        f"that were expected of them: {told:.1f} s; of `Retry-After`: {again:.0f} s; of the waits "
+        f"that they would have had: {np.median(waited):.1f} s, where {LONG:g} is the longest that "
+        "is looked at."
     )
 
 

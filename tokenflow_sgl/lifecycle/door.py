@@ -6,10 +6,20 @@ then, and counts the requests that it has let in since.
 
 from __future__ import annotations
 
+import math
+
 from tokenflow_sgl.policy.outlook import Usual, WaitOutlook
 
 LOOK_EVERY = 0.25
 """Seconds between two outlooks where requests may be refused."""
+
+
+def retry_after(likely: float, most: float) -> int:
+    """Seconds after which a request that may wait `most` is served in time, if so long is likely.
+
+    `Retry-After` of HTTP has whole ones, and says 1 at least.
+    """
+    return max(math.ceil(likely - most), 1)
 
 
 class Door:
@@ -56,10 +66,14 @@ class Door:
             return 0.0
         return self.outlook.expected(now, prompt, self._ahead)
 
-    def since(self, now: float) -> tuple[float, float]:
-        """Seconds since the outlook was found, and requests that have come since then."""
+    def likely(self, wait: float) -> float:
+        """Seconds after which the way is likely free, of a wait that is expected."""
+        return wait if self.outlook is None else wait * self.outlook.lasted
+
+    def since(self, now: float) -> tuple[float, float, float]:
+        """Seconds since the outlook was found, requests that came since, and its `lasted`."""
         assert self.outlook is not None, "one was seen"
-        return now - self.outlook.at, self._ahead
+        return now - self.outlook.at, self._ahead, self.outlook.lasted
 
     def let_in(self, requests: int = 1) -> None:
         """Requests pass, whatever the wait: those that come now wait behind them."""

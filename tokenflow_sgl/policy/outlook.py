@@ -116,12 +116,14 @@ class WaitOutlook:
         wait: Seconds for a request with each behind `AHEAD` others, from 0 to `LONGEST`, shape
             (p, len(AHEAD)).
         usual: What requests are like.
+        lasted: Share of such waits after which the way was free lately, as a rule, 0.0 to 1.0.
     """
 
     at: float
     prompt: FloatArray
     wait: FloatArray
     usual: Usual | None = None
+    lasted: float = 1.0
 
     def expected(self, now: float, prompt: float | None = None, ahead: float = 0.0) -> float:
         """Seconds until the first token of a request that comes now.

@@ -12,7 +12,7 @@ from attacker.truth import Subject
 
 LOGPROB_TOLERANCE = 1e-3
 FULL = "The request queue is full."
-BUSY = "The server is busy: the first token is expected in "
+BUSY = "The server is busy: the first token may take "
 CROWDED = "Your tenant has "
 
 

@@ -13,14 +13,14 @@ from tokenflow_sgl.engine.frontend.front_door import (
     FullTenantError,
     TooLongError,
     prompts_of,
-    retry_after,
     shortest,
 )
 from tokenflow_sgl.engine.terms import RateError
+from tokenflow_sgl.lifecycle.door import retry_after
 from tokenflow_sgl.policy import WorkingSetConfig
 
 WAITS = [[3.0, 3.25, 3.5, 4.0, 5.0, 6.0, 7.0], [6.0, 6.25, 6.5, 7.0, 8.0, 9.0, 10.0]]
-BUSY = [[0.0, 0.0], [100.0, 200.0], *WAITS]
+BUSY = [[0.0, 0.0, 1.0], [100.0, 200.0], *WAITS]
 """What a load says of the wait: how old it is, who came since, prompts, and a row for each."""
 
 
@@ -47,10 +47,17 @@ def door(loads: Any = None, *, most: float = 0.0, without: str | None = None) ->
 
 
 def test_who_would_wait_too_long_is_told_for_how_long() -> None:
-    with pytest.raises(TooLongError, match=r"expected in 3\.0 s, later than the 2 s") as caught:
+    with pytest.raises(TooLongError, match=r"may take 3\.0 s, longer than the 2 s") as caught:
         door(most=2.0).pass_on(request())
     assert caught.value.after == 1
     assert str(caught.value).endswith("Try again in 1 s.")
+
+
+def test_when_to_come_again_goes_by_what_is_likely() -> None:
+    likely = load([[0.0, 0.0, 0.25], [100.0], [20.0] * len(WAITS[0])])
+    with pytest.raises(TooLongError, match=r"may take 20\.0 s, longer than the 2 s") as caught:
+        door([likely], most=2.0).pass_on(request())
+    assert caught.value.after == 3
 
 
 @pytest.mark.parametrize(("custom", "passes"), [(5, True), (2, False), (0, True)])
@@ -121,7 +128,7 @@ def test_what_cannot_be_read_refuses_none(loads) -> None:
 
 
 def test_replicas_offer_the_shortest_wait() -> None:
-    shorter = [[1.0, 4.0], [100.0], [1.0, 1.375, 1.75, 2.5, 3.0, 4.0, 5.0]]
+    shorter = [[1.0, 4.0, 1.0], [100.0], [1.0, 1.375, 1.75, 2.5, 3.0, 4.0, 5.0]]
     found, ahead = shortest([BUSY, shorter])
     assert ahead == 4.0
     assert found.expected(0.0, 100, ahead) == 1.5, "a second of it has passed"

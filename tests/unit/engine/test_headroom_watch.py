@@ -73,7 +73,7 @@ def test_requests_that_are_gone_are_ahead_of_none(watch, make_state, make_stream
         looks.comes(now, 5)
         looks.look(now, 1, lambda: make_state([make_stream()]))
         looks.look(now, 0, lambda: make_state([]))
-        [_, ahead], *_ = looks.published
+        [_, ahead, _], *_ = looks.published
         assert ahead == 0.0
 
 

@@ -43,6 +43,14 @@ def test_who_may_wait_as_long_as_it_takes_passes_and_counts(door) -> None:
     assert door.expected(0.0, 100) == 1.0 + 4 * EACH
 
 
+def test_what_is_likely_is_a_share_of_what_is_expected() -> None:
+    door = Door()
+    assert door.likely(8.0) == 8.0
+    door.look(WaitOutlook(0.0, np.array([100.0]), np.full((1, len(AHEAD)), 8.0), lasted=0.25))
+    assert door.refuses(0.0, 100, 2.0) == 8.0, "who is refused goes by the forecast"
+    assert door.likely(8.0) == 2.0
+
+
 def test_a_longer_prompt_waits_longer(door) -> None:
     assert door.expected(0.0, 600) == 1.5
     assert door.expected(0.0) == 1.5, "a usual one"
@@ -52,7 +60,7 @@ def test_a_longer_prompt_waits_longer(door) -> None:
 def test_a_new_look_knows_of_all_that_passed(door) -> None:
     for _ in range(3):
         door.let_in()
-    assert door.since(2.0) == (2.0, 3.0)
+    assert door.since(2.0) == (2.0, 3.0, 1.0)
     assert door.outlook is not None
     other = Door()
     other.look(door.outlook, ahead=3.0)

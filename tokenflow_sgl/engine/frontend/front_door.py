@@ -22,7 +22,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import count_at, make_metric
 from tokenflow_sgl.engine.tenants import too_many, who_asks
 from tokenflow_sgl.engine.terms import MAX_WAIT_KEY, RateError, class_of
 from tokenflow_sgl.engine.unsupported_front_ends import refuses_none
-from tokenflow_sgl.lifecycle.door import Door
+from tokenflow_sgl.lifecycle.door import Door, retry_after
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.policy.outlook import WaitOutlook
 from tokenflow_sgl.qos.classes import QosClass
@@ -65,22 +65,17 @@ class TooLongError(BusyError):
         seconds: The wait.
     """
 
-    def __init__(self, seconds: float, most: float) -> None:
+    def __init__(self, seconds: float, most: float, after: int) -> None:
         super().__init__(
-            f"The server is busy: the first token is expected in {seconds:.1f} s, later than the "
-            f"{most:g} s that this request may wait. Try again in {retry_after(seconds, most)} s.",
-            retry_after(seconds, most),
+            f"The server is busy: the first token may take {seconds:.1f} s, longer than the "
+            f"{most:g} s that this request may wait. Try again in {after} s.",
+            after,
         )
         self.seconds = seconds
 
 
 class FullTenantError(BusyError):
     """Its tenant has as many streams as it may."""
-
-
-def retry_after(seconds: float, most: float) -> int:
-    """Seconds after which such a request may be served in time; Retry-After has whole ones."""
-    return max(math.ceil(seconds - most), 1)
 
 
 class FrontDoor:
@@ -136,7 +131,7 @@ class FrontDoor:
             wait = self._door.refuses(0.0, prompt, most)
             if wait is not None:
                 self._count(qos_class)
-                raise TooLongError(wait, most)
+                raise TooLongError(wait, most, retry_after(self._door.likely(wait), most))
 
     def _count(self, qos_class: QosClass) -> None:
         if self._refused is not None:
@@ -187,8 +182,8 @@ def shortest(outlooks: list[list[list[float]]]) -> tuple[WaitOutlook, float]:
     outlooks: As loads have them, one at least.
     """
     made = [
-        (WaitOutlook(-since, np.array(prompt), np.array(wait)), ahead)
-        for (since, ahead), prompt, *wait in outlooks
+        (WaitOutlook(-since, np.array(prompt), np.array(wait), lasted=lasted), ahead)
+        for (since, ahead, lasted), prompt, *wait in outlooks
     ]
     return min(made, key=lambda each: each[0].expected(0.0, None, each[1]))
 

@@ -10,6 +10,7 @@ from tokenflow_sgl.contract import State
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS
 from tokenflow_sgl.lifecycle.door import Door
+from tokenflow_sgl.lifecycle.wait_calibration import WaitCalibration
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import lost_deadlines
 from tokenflow_sgl.policy.headroom import headroom, promised
@@ -36,7 +37,7 @@ class HeadroomWatch:
     ) -> None:
         self._config = config
         self._every = every
-        self._door = Door()
+        self._door, self._calibration = Door(), WaitCalibration()
         self._rows: list[list[float]] | None = None
         self._now = 0.0
         self._recorder = recorder
@@ -63,7 +64,8 @@ class HeadroomWatch:
             self.tokens = round(headroom(seen, self._config))
             self.promised = promised(seen, self._config)
             self._recorder.lost_deadlines(lost_deadlines(seen))
-            found = outlook(seen, self._config, self._door.usual)
+            forecast = outlook(seen, self._config, self._door.usual)
+            found = self._calibration.seen(forecast, seen.streams)
             self._door.look(found)
             self._rows = [found.prompt.tolist(), *found.wait.tolist()]
         except Exception:
@@ -92,7 +94,7 @@ class HeadroomWatch:
     def published(self) -> list[list[float]] | None:
         """The last outlook for other processes, which cost a step little; None: not known.
 
-        How old it is and how many have come since, its prompts, and a row of waits for each.
+        As of `Door.since`, its prompts, and a row of waits for each.
         """
         return None if self._rows is None else [[*self._door.since(self._now)], *self._rows]
 

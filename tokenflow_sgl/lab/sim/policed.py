@@ -33,6 +33,7 @@ from tokenflow_sgl.lab.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.lab.sim.step import Chunk, Step
 from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
 from tokenflow_sgl.lifecycle.door import LOOK_EVERY, Door
+from tokenflow_sgl.lifecycle.wait_calibration import WaitCalibration
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.outlook import outlook
 
@@ -81,7 +82,7 @@ class PolicedScheduler(FcfsScheduler):
     ) -> None:
         super().__init__(core)
         self._config = config or WorkingSetConfig()
-        self._door = Door()
+        self._door, self._calibration = Door(), WaitCalibration()
         self._look_at = 0.0
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
@@ -117,7 +118,9 @@ class PolicedScheduler(FcfsScheduler):
         apply(self._decision, core.streams.phases, self.body, now)
         if core.streams.max_wait is not None and now >= self._look_at:
             self._look_at = now + LOOK_EVERY
-            self._door.look(outlook(self.state(now), self._config, self._door.usual))
+            state = self.state(now)
+            found = outlook(state, self._config, self._door.usual)
+            self._door.look(self._calibration.seen(found, state.streams))
         gate = self._decision.prefill
         holds = len(core.batch) and (gate.hold_mixed or (gate.hold and not self.mixes))
         step = None if holds else self.prefill(now)
@@ -158,7 +161,9 @@ class PolicedScheduler(FcfsScheduler):
         if full is not None or table.max_wait is None:
             return full
         prompt = int(table.prompt[stream])
-        table.expected_wait[stream] = self._door.expected(now, prompt)
+        expected = self._door.expected(now, prompt)
+        table.expected_wait[stream] = expected
+        table.likely_wait[stream] = self._door.likely(expected)
         wait = self._door.refuses(now, prompt, table.max_wait.item(stream))
         return None if wait is None else TOO_LONG
 

@@ -57,8 +57,9 @@ class Simulation:
     streams ran. needed: those of streams that were preempted then. tail: tokens that a preemption
     had left to copy, median. held: tokens of all streams that were preempted, each time. stores,
     loads: all copies to the host and back, by the policy or by SGLang, and how they were issued.
-    storage: what came from below the host. expected: wait in seconds that each request was told
-    when it came, shape (requests,); NaN where none may be refused.
+    storage: what came from below the host. expected: wait in seconds that was expected of each
+    request when it came, shape (requests,), likely: after which the way was likely free; NaN where
+    none may be refused.
     """
 
     run: Run
@@ -78,6 +79,7 @@ class Simulation:
     loads: IssuedCount = field(default_factory=IssuedCount)
     storage: StorageCounts = field(default_factory=StorageCounts)
     expected: FloatArray = field(default_factory=lambda: np.zeros(0))
+    likely: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 def simulate(
@@ -205,6 +207,7 @@ class _ServedTrace:
             stores=sum((device.stores for device in devices), IssuedCount()),
             loads=sum((device.loads for device in devices), IssuedCount()),
             expected=self.streams.expected_wait,
+            likely=self.streams.likely_wait,
             storage=sum((each.counts for each in storages if each is not None), StorageCounts()),
             **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
         )

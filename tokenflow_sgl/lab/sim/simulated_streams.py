@@ -67,7 +67,8 @@ class SimulatedStreams:
         deadline: Seconds from its arrival that its class gives the whole answer; NaN: any time.
         max_wait: Seconds beyond which it is refused, 0.0: it waits as long as it takes; None: none
             is refused.
-        expected_wait: What it was told to wait when it came, where requests may be refused.
+        expected_wait: What it was expected to wait when it came, where requests may be refused.
+        likely_wait: After how much of it the way was likely free.
         refused: Those that were turned away, and why.
         tenant: Number of who asks, in the order of the trace; None: no request says so.
         tenant_weight: Of it, as the classes say.
@@ -138,6 +139,7 @@ class SimulatedStreams:
         waits = [max_wait if each.max_wait is None else each.max_wait for each in expected]
         self.max_wait = np.array(waits) if any(waits) else None
         self.expected_wait = np.full(count, np.nan)
+        self.likely_wait = np.full(count, np.nan)
         self.refused: dict[int, str] = {}
         self.tenant, self.tenant_weight = _tenants(requests, classes)
         names = [
