@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
-from tokenflow_sgl.engine.kv.state_slots import _evict, copy_left_out
+from tokenflow_sgl.engine.kv.state_slots import _evict, copy_left_out, leave_state
 
 
 class Tree:
@@ -63,6 +64,25 @@ def test_copies_are_waited_for_where_places_are_lacking(
     assert tree.waited == waited
     assert tree.free == min(free + places, free + evictable + copied)
     assert [asked.num_tokens for asked in tree.asked] == [7, 0][: 1 + waited]
+
+
+@pytest.mark.parametrize(
+    ("free", "evictable", "copied", "left"),
+    [(1, 0, 0, True), (0, 1, 0, True), (0, 0, 1, True), (0, 0, 0, False)],
+)
+def test_a_state_is_left_if_a_place_can_be_made_for_it(free, evictable, copied, left) -> None:
+    """SGLang's checkpoint would end the server where it finds none."""
+    tree: Any = Tree(free, evictable, copied)
+    left_at: list[int] = []
+    tree.evict_for_alloc = lambda params: make_room(tree, params.mamba_num)
+    tree.checkpoint = lambda request, *, up_to: left_at.append(up_to)
+    request: Any = SimpleNamespace(
+        refresh_fill_ids=lambda: None,
+        owned_kv_len=lambda: 7,
+        kv=SimpleNamespace(cache_protected_len=0),
+    )
+    leave_state(tree, request)
+    assert left_at == [7] * left
 
 
 class Left:

@@ -18,7 +18,7 @@ from sglang.srt.mem_cache.common import release_kv_cache
 
 from tokenflow_sgl.engine.kv.backups import HostKeeper
 from tokenflow_sgl.engine.kv.names import Names
-from tokenflow_sgl.engine.kv.state_slots import copy_left_out
+from tokenflow_sgl.engine.kv.state_slots import leave_state
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.tree import Tree
@@ -114,10 +114,7 @@ class Pauser:
         if keep and self._tree_cache.supports_mamba() and not request.skip_radix_cache_insert:
             # A release would take over the state of a request that has ended; one that goes on
             # leaves a copy in the tree, and gives its own back.
-            request.refresh_fill_ids()
-            self._tree_cache.checkpoint(request, up_to=request.owned_kv_len())
-            if request.kv.cache_protected_len:
-                copy_left_out(self._tree_cache, request.last_node)
+            leave_state(self._tree_cache, request)
             checkpoint = False
         release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
         if checkpoint and not request.skip_radix_cache_insert:

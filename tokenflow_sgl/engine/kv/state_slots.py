@@ -15,6 +15,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.tree import Tree
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
@@ -29,6 +30,23 @@ def register_states() -> None:
         "waits for copies to the host that hold all places for states",
         ("params",),
     )
+
+
+def leave_state(tree: Tree, request: Req) -> None:
+    """Leave a copy of a stream's state in the tree, and its KV with it, before it gives its own up.
+
+    Where no place can be made for the copy, both are computed again, from the last state that the
+    tree has of it: others hold all of them for a few steps, as what drains or is loaded does.
+    """
+    places = tree.req_to_token_pool.mamba_allocator
+    if not places.schedulable_available_size():
+        tree.evict_for_alloc(EvictParams(num_tokens=0, mamba_num=1))
+        if not places.schedulable_available_size():
+            return
+    request.refresh_fill_ids()
+    tree.checkpoint(request, up_to=request.owned_kv_len())
+    if request.kv.cache_protected_len:
+        copy_left_out(tree, request.last_node)
 
 
 def copy_left_out(tree: Tree, node: Any) -> None:
