@@ -1,5 +1,5 @@
 // Long tables of the docs site get a field: rows without all of its words are hidden.
-// It works without: a page printed or read with no JavaScript has the whole table.
+// Where no JavaScript runs the whole table is there.
 "use strict";
 
 const LONG = 8; // rows from which on a table has a field

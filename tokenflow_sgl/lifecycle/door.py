@@ -15,9 +15,11 @@ LOOK_EVERY = 0.25
 
 
 def retry_after(likely: float, most: float) -> int:
-    """Seconds after which a request that may wait `most` is served in time, if so long is likely.
+    """What HTTP's `Retry-After` says: whole seconds, 1 at least, after which to ask again.
 
-    `Retry-After` of HTTP has whole ones, and says 1 at least.
+    Args:
+        likely: Seconds after which the way is likely free.
+        most: Seconds that the request may wait.
     """
     return max(math.ceil(likely - most), 1)
 

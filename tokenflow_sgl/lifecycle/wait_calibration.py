@@ -65,5 +65,5 @@ class WaitCalibration:
     def _served(found: WaitOutlook, streams: Streams) -> float:
         """When the last one came that has a token: shorter prompts than usual overtake others."""
         usual = float(np.median(found.prompt))
-        begun = streams.arrival[(streams.generated > 0) & (streams.prompt >= usual)]
+        begun = streams.arrival[(streams.generated > 0) & (streams.uncached >= usual)]
         return float(begun.max(initial=-np.inf))

@@ -16,7 +16,6 @@ from tokenflow_sgl.engine.frontend.front_door import (
     shortest,
 )
 from tokenflow_sgl.engine.terms import RateError
-from tokenflow_sgl.lifecycle.door import retry_after
 from tokenflow_sgl.policy import WorkingSetConfig
 
 WAITS = [[3.0, 3.25, 3.5, 4.0, 5.0, 6.0, 7.0], [6.0, 6.25, 6.5, 7.0, 8.0, 9.0, 10.0]]
@@ -161,10 +160,6 @@ def test_where_none_can_be_refused_the_key_is() -> None:
 )
 def test_prompts_are_counted_as_they_come(more, found) -> None:
     assert prompts_of(SimpleNamespace(**more)) == found
-
-
-def test_retry_after_is_whole_seconds() -> None:
-    assert [retry_after(wait, 2.0) for wait in (2.1, 3.0, 3.01, 60.0)] == [1, 1, 2, 58]
 
 
 def test_a_tenant_that_is_full_everywhere_is_refused(tmp_path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.lifecycle.door import Door
+from tokenflow_sgl.lifecycle.door import Door, retry_after
 from tokenflow_sgl.policy.outlook import AHEAD, WaitOutlook
 
 EACH = 0.5
@@ -49,6 +49,10 @@ def test_what_is_likely_is_a_share_of_what_is_expected() -> None:
     door.look(WaitOutlook(0.0, np.array([100.0]), np.full((1, len(AHEAD)), 8.0), lasted=0.25))
     assert door.refuses(0.0, 100, 2.0) == 8.0, "who is refused goes by the forecast"
     assert door.likely(8.0) == 2.0
+
+
+def test_retry_after_is_whole_seconds() -> None:
+    assert [retry_after(wait, 2.0) for wait in (0.5, 2.1, 3.0, 3.01, 60.0)] == [1, 1, 1, 2, 58]
 
 
 def test_a_longer_prompt_waits_longer(door) -> None:
