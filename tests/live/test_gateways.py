@@ -31,6 +31,8 @@ MANY = 10
 """More than the waiting requests from which on smg takes a server for overloaded."""
 SHED = ("--policy", "least_load", "--worker-overload-shed")
 """It refuses what it would have to send to an overloaded server."""
+IN_TURN = ("--policy", "round_robin", "--disable-worker-overload-protection")
+"""Each server in turn: by default smg leaves out the overloaded ones, once it has seen them so."""
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
@@ -114,7 +116,7 @@ def test_what_one_server_refuses_another_takes(start, prompts, tmp_path) -> None
 
     with start(*refusing) as one, start(*refusing) as two:
         urls = [one.server.url, two.server.url]
-        with shepherd(tmp_path, urls, "--policy", "round_robin") as smg:
+        with shepherd(tmp_path, urls, *IN_TURN) as smg:
             for each in (one, two):
                 each.generate(prompts[0])  # so that it knows what a request is like
             with busy(one):
