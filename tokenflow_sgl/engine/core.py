@@ -98,6 +98,8 @@ class Core:
     agreement: Agreement | None = None
     lengths_file: LengthsFile | None = None
     log: DecisionLog | None = None
+    decided: bool = False
+    """Whether the policy was asked in the present pass."""
     named: list[Any] | None = None
     """What drains or is paused of what the present abort names: no abort looks through all."""
 
@@ -186,7 +188,7 @@ class Core:
         return plan
 
     def _begin(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> None:
-        book, body = self.book, self.body
+        book, body, self.decided = self.book, self.body, False
         if book.alone:
             # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
             self._keep_time()
@@ -224,7 +226,7 @@ class Core:
 
     def decide(self, running_batch: ReqBatch) -> Decision:
         """Ask the policy, and carry out what it says."""
-        now, body, table = self.book.clock.now, self.body, self.book.table
+        now, body, table, self.decided = self.book.clock.now, self.body, self.book.table, True
         body.begin(running_batch)
         body.growth = self.gate.limits.growth = self.drafts.growth(self.meters.timer)
         body.landed(now)
@@ -248,18 +250,21 @@ class Core:
             self.prefill_began(plan.batch_to_run)
         return plan
 
-    def prefill_deferred(self, running_batch: ReqBatch) -> None:
-        """SGLang keeps this pass for decoding (--prefill-decode-interval): decide all the same."""
-        with self.meters.effort:
-            self.decide(running_batch)
-
     def adder(self) -> type:
         """The class by which SGLang admits prefills."""
         return self.extensions.wrap_adder(self.gate.adder)
 
-    def skips_decode(self, batch: ReqBatch) -> bool:
-        """Whether the step of this decode batch is skipped, as its memory is on its way."""
-        return self.body.skips_decode(batch, self.book.clock.now)
+    def decode(self, batch: ReqBatch, decode: Callable[[Any], Any]) -> Any:
+        """The batch of a decode step; None: the step is skipped, as its memory is on its way.
+
+        A pass that SGLang keeps for decoding (--prefill-decode-interval) is decided here.
+        """
+        if not self.decided:
+            with self.meters.effort:
+                self.decide(batch)
+        if self.body.skips_decode(batch, self.book.clock.now):
+            return None
+        return decode(batch)
 
     def decode_queue(
         self, running_batch: ReqBatch, last_batch: ReqBatch | None, admit: Callable[[], None]

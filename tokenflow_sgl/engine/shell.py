@@ -20,7 +20,7 @@ from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
-from tokenflow_sgl.engine.sglang.release import deferred_batch, said
+from tokenflow_sgl.engine.sglang.release import said
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick
@@ -89,18 +89,9 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     def get_new_batch_prefill(self, running_batch: ReqBatch) -> Any:
         return self.tokenflow.new_prefill(running_batch, super().get_new_batch_prefill)
 
-    @overrides("decides in the passes, too, that --prefill-decode-interval keeps for decoding")
-    def _should_defer_prefill(self, *running: ReqBatch) -> bool:
-        deferred: bool = super()._should_defer_prefill(*running)
-        if deferred:
-            self.tokenflow.prefill_deferred(deferred_batch(self, running))
-        return deferred
-
-    @overrides("waits a step for memory that copies hold, instead of retracting")
+    @overrides("decides where no prefill was chosen; waits for memory instead of retracting")
     def update_running_batch(self, batch: ReqBatch) -> Any:
-        if self.tokenflow.skips_decode(batch):
-            return None
-        return super().update_running_batch(batch)
+        return self.tokenflow.decode(batch, super().update_running_batch)
 
     @overrides("memory by need, not by maximum")
     def get_prefill_adder_class(self) -> Any:

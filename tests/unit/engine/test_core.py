@@ -295,23 +295,57 @@ def test_the_time_of_a_pause_is_no_reason_for_a_timeout(monkeypatch) -> None:
 # ---- the policy is asked ------------------------------------------------------------
 
 
-def test_a_pass_that_sglang_keeps_for_decoding_is_decided_all_the_same(monkeypatch) -> None:
+@pytest.fixture
+def victim(monkeypatch) -> Engine:
+    """An engine whose policy preempts the first stream, over passes that SGLang defers."""
     parallel = SimpleNamespace(pp_max_micro_batch_size=64)
     monkeypatch.setattr(view, "get_parallel", lambda: parallel)
-    monkeypatch.setattr(Scheduler, "_should_defer_prefill", lambda self, *_batch: self.defers)
-    victim = Preempt(0, Cause.EXCHANGE)
-    engine = Engine(policy=Says(Decision(Mode.WORKING_SET, preempt=(victim,))))
-    scheduler, req = engine.scheduler, engine.stream(Phase.RUNNING)
-    scheduler.result_queue = [(Batch(req), None)]
-    scheduler.req_to_token_pool = SimpleNamespace(available_size=lambda: 8)
-    scheduler.defers = False
-    scheduler.running_batch = scheduler.last_batch = batch = Batch(req)  # read before 0.5.23
-    assert not scheduler._should_defer_prefill(batch)
-    assert engine.phase(req) is Phase.RUNNING, "SGLang's next call decides"
-    scheduler.defers = True
-    assert scheduler._should_defer_prefill(batch)
-    assert engine.phase(req) is Phase.DRAINING
+    decision = Decision(Mode.WORKING_SET, preempt=(Preempt(0, Cause.EXCHANGE),))
+    engine = Engine(policy=Says(decision))
+    engine.scheduler.policy = "SGLang's"
+    engine.scheduler.req_to_token_pool = SimpleNamespace(available_size=lambda: 8)
+    plan = SimpleNamespace(batch_to_run=None)
+
+    def sglangs(self: Any, running: Any, _last: Any) -> Any:
+        if not self.defers:
+            self.get_new_batch_prefill(running)
+        self.decoded = self.update_running_batch(running)
+        return plan
+
+    monkeypatch.setattr(Scheduler, "get_next_batch_to_run", sglangs)
+    monkeypatch.setattr(Scheduler, "get_new_batch_prefill", lambda *_: plan)
+    monkeypatch.setattr(Scheduler, "update_running_batch", lambda _self, batch: list(batch.reqs))
+    return engine
+
+
+def test_a_pass_that_sglang_keeps_for_decoding_is_decided_all_the_same(victim) -> None:
+    scheduler, req = victim.scheduler, victim.stream(Phase.RUNNING)
+    scheduler.result_queue, scheduler.defers = [(Batch(req), None)], True
+    scheduler.get_next_batch_to_run(batch := Batch(req), None)
+    assert victim.phase(req) is Phase.DRAINING
     assert batch.reqs == []
+    assert scheduler.decoded == [], "SGLang sees what the decision has left"
+
+
+def test_each_pass_is_decided_once(victim, monkeypatch) -> None:
+    decide, asked = Core.decide, []
+    monkeypatch.setattr(Core, "decide", lambda *args: asked.append(args) or decide(*args))
+    scheduler, req = victim.scheduler, victim.stream(Phase.RUNNING)
+    scheduler.result_queue = [(Batch(req), None)]
+    for passes, scheduler.defers in enumerate((False, True, True, False), 1):
+        scheduler.get_next_batch_to_run(Batch(), None)
+        assert len(asked) == passes
+
+
+def test_a_decode_server_decides_before_it_gives_memory_away(victim, monkeypatch) -> None:
+    decide, asked = Core.decide, []
+    monkeypatch.setattr(Core, "decide", lambda *args: asked.append(args) or decide(*args))
+    scheduler, req = victim.scheduler, victim.stream(Phase.RUNNING)
+    scheduler.result_queue = [(Batch(req), None)]
+    victim.core.decode_queue(Batch(req), None, lambda: asked.append("memory"))
+    scheduler.update_running_batch(Batch())
+    assert len(asked) == 2
+    assert asked[-1] == "memory"
 
 
 # ---- what is idle -------------------------------------------------------------------

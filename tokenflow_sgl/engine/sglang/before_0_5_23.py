@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.tree import Tree
@@ -86,13 +85,3 @@ def kept_by_windows(tree: Tree) -> int:
     """Tokens of a stream that a sliding window keeps."""
     windowed: SlidingTree | Any = tree
     return int(windowed.sliding_window_size)
-
-
-def deferred_batch(scheduler: LiveScheduler, given: Sequence[ReqBatch]) -> ReqBatch:
-    """The running batch in a pass without prefills.
-
-    `_should_defer_prefill` is not given it: what was prefilled last has joined it, or takes its
-    place if it was empty.
-    """
-    running, last = scheduler.running_batch, scheduler.last_batch
-    return running if running.reqs or last is None else last

@@ -8,7 +8,6 @@ if at_least("0.5.23"):
     from tokenflow_sgl.engine.sglang.since_0_5_23 import (
         MIXES_STATES,
         WORKERS_SERVE_OURS,
-        deferred_batch,
         heard,
         hold_controller,
         hold_server_info,
@@ -21,7 +20,6 @@ else:
     from tokenflow_sgl.engine.sglang.before_0_5_23 import (
         MIXES_STATES,
         WORKERS_SERVE_OURS,
-        deferred_batch,
         heard,
         hold_controller,
         hold_server_info,
@@ -34,7 +32,6 @@ else:
 __all__ = [
     "MIXES_STATES",
     "WORKERS_SERVE_OURS",
-    "deferred_batch",
     "heard",
     "hold_controller",
     "hold_server_info",

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.tree import Tree
@@ -117,8 +116,3 @@ def kept_by_windows(tree: Tree) -> int:
     """Tokens of a stream that a sliding window keeps."""
     windowed: WindowedTree | Any = tree
     return int(windowed.swa_retain_window)
-
-
-def deferred_batch(scheduler: LiveScheduler, given: Sequence[ReqBatch]) -> ReqBatch:
-    """The running batch in a pass without prefills: `given` to `_should_defer_prefill`."""
-    return given[0]
