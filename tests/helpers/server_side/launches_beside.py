@@ -22,6 +22,7 @@ import rival_plugin
 from sglang.srt.managers import data_parallel_controller  # noqa: F401  as in the real process
 from sglang.srt.plugins import load_plugins
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import publish
 from sglang.srt.server_args import prepare_server_args
 
 BASE = ("--model-path", "dummy", "--scheduler", "tokenflow")
@@ -88,6 +89,7 @@ def start(mode: str) -> None:
         tuning.flush()
         options = [each.replace("{tuning}", tuning.name) for each in MODES[mode]]
         server_args = prepare_server_args(options)
+    publish(server_args, role="scheduler")
     from tokenflow_sgl.engine import plugin
 
     plugin._before_configure_scheduler(server_args)

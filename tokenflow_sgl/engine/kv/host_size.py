@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from sglang.srt.mem_cache import hicache_auto_size
@@ -42,7 +41,10 @@ _SOURCE = "tokenflow.host_size"
 
 
 def register_sizes(server_args: ServerArgs) -> None:
-    """Declare the hooks, in the scheduler's process before it has any pool."""
+    """Declare the hooks, in the scheduler's process before it has any pool.
+
+    SGLang's settings are there already: what a decode server aims at is set among them.
+    """
     hold(
         f"{_SIZES}:_estimate_hicache_bytes",
         _bytes_on_device,
@@ -57,17 +59,8 @@ def register_sizes(server_args: ServerArgs) -> None:
         "host memory by what the machine has, and a line that says how much",
         ("params", "draft_plan", "enabled"),
     )
-    if server_args.disaggregation_mode == "decode":
-        hold(
-            f"{_BUILDER}:resolve_decode_retraction_backup",
-            _whole_pool,
-            HookType.BEFORE,
-            "a decode server keeps more on the host than single retracted requests",
-        )
-
-
-def _whole_pool(*_args: Any, **_kwargs: Any) -> None:
-    if get_memory().hicache_ratio is None:
+    if server_args.disaggregation_mode == "decode" and get_memory().hicache_ratio is None:
+        # Unset, it would do for single retracted requests: more is kept on the host here.
         _settings().override(_SOURCE, hicache_ratio=HOST_RATIO)
 
 
