@@ -31,7 +31,7 @@ from tokenflow_sgl.policy.length_family import family, lost
 MOMENTS = 12
 """Moments that are kept: each about twice as many answers ago as the next one."""
 LEAST = 1e-26
-"""Share of answers below which one is not told apart from none, as in the family."""
+"""Share of answers below which one is not told apart from none, of a curve that was learned."""
 MOST = 600.0
 """Largest logarithm of a factor: more is as good as certain."""
 LOST = -45.0

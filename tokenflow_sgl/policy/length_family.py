@@ -36,11 +36,14 @@ PER_OCTAVE = 3
 class Family:
     """The m curves: a log-normal and a share of early ends each.
 
+    The logarithms are not cut off. If they were, a curve by which hardly any answer gets so far
+    would say of one that did that it goes on for certain, and ends for certain, too.
+
     Attributes:
         log_median: Logarithm of each one's median, shape (m,).
         survival: At each point of `GRID`, shape (m, g).
-        log_survival: Its logarithm, at least -60.
-        log_mass: Logarithm of the share of answers that end in each cell, at least -60.
+        log_survival: Its logarithm.
+        log_mass: Logarithm of the share of answers that end in each cell.
     """
 
     log_median: FloatArray
@@ -94,17 +97,29 @@ def family() -> Family:
     log_medians = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
     grid = np.meshgrid(log_medians, SPREADS, EARLY, indexing="ij")
     log_median, spread, share = (column.reshape(-1, 1) for column in grid)
-    log_length = np.log(np.maximum(GRID, 1.0))
-    log_normal = np.exp(log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - log_median) / spread))
-    # Where the median is one token nothing is shorter than it.
-    early = np.clip(1.0 - log_length / np.maximum(log_median, 1e-9), 0.0, 1.0)
-    survival = (1.0 - share) * log_normal + share * early
-    return Family(
-        log_median[:, 0],
-        survival,
-        np.log(np.maximum(survival, math.exp(-60.0))),
-        np.log(np.maximum(lost(survival), 1e-26)),
+    above = (np.log(np.maximum(GRID, 1e-9)) - log_median) / spread
+    log_longer, log_shorter = log_ndtr(-above), log_ndtr(above)
+    # Of two shares that are both close to 1 the difference is lost: there, that of the others.
+    ends = np.where(
+        above[:, :-1] > 0.0,
+        _log_difference(log_longer[:, :-1], log_longer[:, 1:]),
+        _log_difference(log_shorter[:, 1:], log_shorter[:, :-1]),
     )
+    ends = np.concatenate([ends, log_longer[:, -1:]], axis=1)
+    # Where the median is one token nothing is shorter than it.
+    log_length = np.log(np.maximum(GRID, 1.0))
+    early = np.clip(1.0 - log_length / np.maximum(log_median, 1e-9), 0.0, 1.0)
+    with np.errstate(divide="ignore"):  # of no share
+        log_early, log_ends_early = np.log(share * early), np.log(share * lost(early))
+    log_survival = np.logaddexp(np.log1p(-share) + log_longer, log_early)
+    log_mass = np.logaddexp(np.log1p(-share) + ends, log_ends_early)
+    return Family(log_median[:, 0], np.exp(log_survival), log_survival, log_mass)
+
+
+def _log_difference(larger: FloatArray, smaller: FloatArray) -> FloatArray:
+    """Logarithm of a difference, of the logarithms."""
+    with np.errstate(divide="ignore"):  # where both are 1 to the last digit
+        return np.asarray(larger + np.log(-np.expm1(smaller - larger)))
 
 
 def magnitude(log_likelihood: FloatArray, log_limit: float, *cautions: float) -> list[FloatArray]:

@@ -1,5 +1,7 @@
 """A server that knows answers of one length notices those of another while they are under way."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Traits
 from tokenflow_sgl.contract.lengths import GRID, cell_of
+from tokenflow_sgl.policy import learned_lengths, length_changes
 from tokenflow_sgl.policy.learned_lengths import CHANGE, FADES, REFRESHED, LearnedLengths
 from tokenflow_sgl.policy.length_changes import MOMENTS, LengthChanges
 from tokenflow_sgl.policy.length_family import family
@@ -131,9 +134,12 @@ def test_what_thinks_is_served_in_another_order_and_shows_no_change(thinking) ->
     """Most of each answer is thought, and of the thoughts the shortest so far go on.
 
     So long ones pile up behind those that begin, and once no more begin, all get long at once.
+    Answers of two sizes are not log-normal, so what is left then looks like another kind.
     """
     served = Served(LearnedLengths(), thinking=thinking)
-    left = np.random.default_rng(3).lognormal(5.0, 1.2, 600).clip(20, 4000).astype(int).tolist()
+    rng = np.random.default_rng(3)
+    two = np.where(rng.random(600) < 0.2, rng.normal(1500, 200, 600), rng.normal(60, 10, 600))
+    left = two.clip(20, 4000).astype(int).tolist()
     found = [0.0]
     while left or len(served._came) > 20:
         served.begin([left.pop() for _ in range(min(4, len(left)))])
@@ -179,6 +185,40 @@ def test_answers_like_those_before_are_no_change() -> None:
     rng = np.random.default_rng(1)
     served.serve(rng.normal(35, 8, 200).clip(16).astype(int), together=16)
     assert np.percentile(served.careful, 95) < 60
+
+
+def drained(seed: int, spread: str) -> float:
+    """How probable a change looks at most while streams go on and none begins."""
+    served = Served(LearnedLengths())
+    rng = np.random.default_rng(seed)
+    lengths = rng.lognormal(5.5, 1.0, 300) if spread == "wide" else rng.normal(600, 150, 300)
+    served.serve(lengths.clip(4, 4000).astype(int), together=60, to_the_end=False)
+    found = []
+    while len(served._came):
+        served.step()
+        change = served.learned._changes.found()
+        assert change is not None
+        found.append(change.probability)
+    return max(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("spread", ["wide", "narrow"])
+def test_that_none_begins_is_no_change(seed, spread) -> None:
+    """By a curve that hardly any answer follows so far, those that did have no way to go on."""
+    assert drained(seed, spread) < 0.1
+
+
+def test_control_logarithms_that_are_cut_off_take_it_for_one(monkeypatch) -> None:
+    exact = family()
+    cut_off = dataclasses.replace(
+        exact,
+        log_survival=np.maximum(exact.log_survival, -60.0),
+        log_mass=np.maximum(exact.log_mass, -60.0),
+    )
+    for module in (length_changes, learned_lengths):
+        monkeypatch.setattr(module, "family", lambda: cut_off)
+    assert drained(0, "narrow") > 0.9
 
 
 @pytest.mark.parametrize("seed", range(2))
