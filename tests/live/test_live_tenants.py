@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 from servers.client import Answer, Served
 from servers.tuned import CHECK_RANKS, tuned
+from told_streams import Reading, told
 
 from tokenflow_sgl.engine.sglang.version import at_least
 
@@ -106,6 +108,57 @@ def test_without_tenants_the_last_one_waits(
     """The control: the same requests, and no one is told apart."""
     with start(*POOL) as served:
         _, mine, late = overtaken(served, prompts)
+        assert mine.status == 200
+        assert late < NEARLY_ALL
+
+
+BY_USER = ("--tokenflow-tenant-by", "user")
+
+
+def woken(served: Served, prompts: list[list[int]]) -> tuple[list[list[int]], Answer, int]:
+    """A crowd of one tenant rests, and all its readers come back as another tenant asks.
+
+    Returns:
+        What the crowd was answered, the other's answer, and how many of the crowd were not
+        answered yet when that one was.
+    """
+    crowd = []
+    for number in range(CROWD):
+        ids = prompts[number % len(prompts)]
+        reading = Reading(served, ids, LONG["max_new_tokens"], user="noisy")
+        reading.wait_for(1)
+        assert told(served, reading.rid, {"rate": 0}) == (204, "")
+        crowd.append(reading)
+    assert all(reading.reason is None for reading in crowd), "they rest"
+    with ThreadPoolExecutor(CROWD) as pool:
+        wakes = [pool.submit(told, served, reading.rid, {"rate": 10}) for reading in crowd]
+        assert {wake.result() for wake in wakes} == {(204, "")}
+    body = {"input_ids": long_prompt(prompts), "sampling_params": {**LONG, "max_new_tokens": FEW}}
+    mine = served.post("/generate", {**body, "stream": True, "user": "mine"})
+    late = sum(reading.reason is None for reading in crowd)
+    for reading in crowd:
+        reading.join()
+    return [reading.ids for reading in crowd], mine, late
+
+
+def test_rests_that_end_at_once_keep_no_other_tenant_waiting(
+    start: Callable[..., Any], prompts: list[list[int]], classes: tuple[str, str]
+) -> None:
+    with start(*POOL, *BY_USER, *classes) as served:
+        alone = [ids_of(ask(served, prompt, "mine")) for prompt in prompts]
+        crowd, mine, late = woken(served, prompts)
+        assert crowd == [alone[number % len(prompts)] for number in range(CROWD)]
+        assert ids_of(mine) == ids_of(ask(served, long_prompt(prompts), "mine"))[:FEW]
+        assert late > NEARLY_ALL
+        served.assert_clean()
+
+
+def test_without_tenants_those_who_come_back_go_first(
+    start: Callable[..., Any], prompts: list[list[int]]
+) -> None:
+    """The control."""
+    with start(*POOL) as served:
+        _, mine, late = woken(served, prompts)
         assert mine.status == 200
         assert late < NEARLY_ALL
 
