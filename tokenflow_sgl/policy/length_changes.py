@@ -9,7 +9,8 @@ Two explanations compete for the evidence since some moment: it follows the same
 before (see `length_family`), or another, of which nothing is known. Both likelihoods are averaged
 over the whole family; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
 those under way between them would look like a change all the time. So the first explanation has a
-second chance: the curve that was learned until then (`learned_lengths`), if that is likelier.
+second chance: the curves that were learned (`learned_lengths`), each asked for what came until the
+next look, if they make it likelier (Dawid, "The Prequential Approach", 1984).
 
 Several moments are kept, close together in the present and further apart in the past, and each may
 be that of the change, before any evidence in proportion to the answers that began until the next
@@ -67,8 +68,7 @@ class _Moment:
         over: The same of those that had ended, old ones counting in full.
         came: And with those under way.
         ended, cut: Answers that had ended and that had been cut off, as counted there.
-        log_mass, log_survival: Of the curve of all answers that was learned until then.
-        learned: Logarithm of how likely that curve makes what all answers had got.
+        learned: See `LengthChanges._learned`.
     """
 
     begun: int
@@ -78,8 +78,6 @@ class _Moment:
     came: FloatArray
     ended: FloatArray
     cut: FloatArray
-    log_mass: FloatArray
-    log_survival: FloatArray
     learned: float
 
 
@@ -100,6 +98,11 @@ class LengthChanges:
         self._ended = np.zeros((rows, len(GRID)))
         self._cut = np.zeros((rows, len(GRID)))
         self._over = np.zeros(len(family().log_median))
+        # Logarithm of how likely the curves that were learned, each until the next look, made all
+        # that was seen there; the last of them, and what had been seen.
+        self._learned = 0.0
+        self._curve = np.zeros((2, len(GRID)))
+        self._seen = np.zeros((2, len(GRID)))
 
     def add_kind(self) -> None:
         """Add a row for one more kind of answers."""
@@ -131,13 +134,14 @@ class LengthChanges:
             under_way: Streams that have come so far, per cell of `GRID`, shape (g,).
         """
         came = self._over + family().of_cut(under_way)
+        seen = np.stack([self._ended[0], self._cut[0] + under_way])
+        self._learned += float((self._curve * (seen - self._seen)).sum())
+        self._curve = np.log(np.maximum([lost(curve), curve], LEAST))
+        self._seen = seen
         if self._moments:
             self.weigh(came, shares, under_way)
         begun = self._begun(under_way)
         if not self._moments or begun > self._moments[-1].begun:
-            log_mass = np.log(np.maximum(lost(curve), LEAST))
-            log_survival = np.log(np.maximum(curve, LEAST))
-            learned = log_mass * self._ended[0] + log_survival * (self._cut[0] + under_way)
             now = _Moment(
                 begun=begun,
                 weight=1.0,
@@ -146,9 +150,7 @@ class LengthChanges:
                 came=came,
                 ended=self._ended.copy(),
                 cut=self._cut.copy(),
-                log_mass=log_mass,
-                log_survival=log_survival,
-                learned=float(learned.sum()),
+                learned=self._learned,
             )
             self._moments.append(now)
             self._thin(begun)
@@ -186,13 +188,7 @@ class LengthChanges:
         weight = np.array([each.weight for each in moments])
         before = weight[:, None] * np.stack([each.before for each in moments]) + shares
         since = came - np.stack([each.came for each in moments])
-        # Not by BLAS, see `Family`.
-        learned = np.einsum(
-            "kg,g->k", np.stack([each.log_mass for each in moments]), self._ended[0]
-        )
-        survival = np.stack([each.log_survival for each in moments])
-        learned += np.einsum("kg,g->k", survival, self._cut[0] + under_way)
-        learned -= [each.learned for each in moments]
+        learned = self._learned - np.array([each.learned for each in moments])
         same = np.maximum(_averaged(before + since) - _averaged(before), learned)
         factor = _averaged(since + shares) - _averaged(shares) - same
         share = weight * begins / max(int(begins.sum()), 1)
