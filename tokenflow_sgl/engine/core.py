@@ -392,16 +392,29 @@ class Core:
         held = [*pauser.draining, *pauser.paused] if held is None else held
         return [*([ScheduleBatch(reqs=held)] if held else []), *self.body.held_batches()]
 
-    def abort(self, rid: str, abort: Callable[[], None]) -> None:
+    def abort(
+        self,
+        rid: str,
+        abort: Callable[[], None],
+        in_flight: Callable[[], Iterable[ReqBatch | None]],
+    ) -> None:
         """End aborted streams wherever they are; a paused one with its output so far.
 
         Args:
             rid: How their ids begin; "": all.
             abort: SGLang's own way to do so.
+            in_flight: SGLang's batches, and what `held_batches` gives.
         """
         self.named = self.body.pauser.named(rid)
+        running = [req for batch in in_flight() if batch is not None for req in batch.reqs]
+        ending = [(req, req.to_finish) for req in running if req.to_finish is not None]
         try:
             abort()
+            for req, reason in ending:
+                # One that was refused runs with another prompt: with another reason its client
+                # would take that one's token for an answer.
+                if req.to_finish is not None:
+                    req.to_finish = reason
             self._end_aborted(self.named)
         finally:
             self.named = None

@@ -145,7 +145,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     @overrides("ends paused streams, with their output so far")
     def abort_request(self, recv_req: Any) -> None:
         rid = "" if recv_req.abort_all else recv_req.rid
-        self.tokenflow.abort(rid, partial(super().abort_request, recv_req))
+        abort = partial(super().abort_request, recv_req)
+        self.tokenflow.abort(rid, abort, self._collect_inflight_batches)
 
     @overrides("forgets what is turned away, or aborted without a row")
     def _release_aborted_request(self, req: Req) -> None:

@@ -116,6 +116,16 @@ def test_a_group_of_beams_is_uncounted_wherever_it_waits(scheduler, phase) -> No
     assert scheduler.retired == ["beams"]
 
 
+def test_what_was_refused_keeps_its_reason(scheduler) -> None:
+    """Its prompt is another one by then: without the reason, a token of that is the answer."""
+    refused, other = Watched("refused"), Watched("other")
+    refused.to_finish = reason = schedule_batch.FINISH_ABORT("as many as it may", 429)
+    scheduler.running_batch = SimpleNamespace(reqs=[refused, other])
+    abort(scheduler, abort_all=True)
+    assert refused._to_finish is reason
+    assert isinstance(other._to_finish, schedule_batch.FINISH_ABORT)
+
+
 class Looked:
     """The column of phases, which counts how often one of them is read."""
 
