@@ -89,7 +89,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     def get_new_batch_prefill(self, running_batch: ReqBatch) -> Any:
         return self.tokenflow.new_prefill(running_batch, super().get_new_batch_prefill)
 
-    @overrides("decides where no prefill was chosen; waits for memory instead of retracting")
+    @overrides("decides in passes kept for decoding; waits for memory instead of retracting")
     def update_running_batch(self, batch: ReqBatch) -> Any:
         return self.tokenflow.decode(batch, super().update_running_batch)
 
