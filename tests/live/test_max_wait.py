@@ -23,6 +23,9 @@ LONG = {"temperature": 0, "ignore_eos": True, "max_new_tokens": 400}
 OWN_PREFILL = 5.0
 """Seconds that a usual prompt takes by itself, at the very most."""
 PATIENT = {"tokenflow_max_wait": 0}
+REFUSED = "tokenflow:refused_requests_total"
+SHIPPED = ("default", "reading", "listening", "agent")
+"""Classes of a server without a file of them."""
 
 
 def crowd(served: Served, prompts: list[list[int]], custom: dict[str, Any]) -> list[Answer]:
@@ -76,6 +79,9 @@ def served(start: Any) -> Any:
 
 def test_what_waits_too_long_is_refused_and_all_else_is_answered_alike(served, prompts) -> None:
     alone = [served.generate(prompt, **LONG).body["output_ids"] for prompt in prompts]
+    counts = {labels: n for (name, labels), n in served.metrics().items() if name == REFUSED}
+    # The first refusal is an increase of what was there.
+    assert counts == {(("qos_class", name),): 0.0 for name in SHIPPED}
     patient = threading.Thread(target=crowd, args=(served, prompts, PATIENT))
     patient.start()
     served.wait_for("expected_wait_seconds", 2.5)

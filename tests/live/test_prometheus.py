@@ -33,6 +33,15 @@ LOAD_SECONDS = 90.0
 """Six scrapes and evaluations of the rules, after they have something to evaluate."""
 RATE_INTERVAL = "60s"
 """Four of the configuration's scrapes, as in Grafana."""
+HEADER = "x-llm-d-fairness-id"
+TENANTS = "[tenants.mine]\nweight = 2\n\n[tenants.capped]\nstreams = 1\n"
+TENANT_OF = ("mine", "capped", "another", "capped")
+"""Of four clients in turn: one of two `capped` ones is refused."""
+CLASS_OF = ("reading", "listening", "agent")
+AGAIN_SECONDS = 1.0
+"""After which a refused client comes again, as it is told to."""
+DEADLINE = 20.0
+"""Seconds within which every third client wants its whole answer."""
 # A prefix with a colon is what SGLang's own metrics have, and ours stand beside them.
 TOLERATED = "metric names should not contain ':'"
 
@@ -222,6 +231,9 @@ def watched(start, binaries, tmp_path_factory):
     """A server with more streams than it has memory for, and the Prometheus that scrapes it."""
     root = tmp_path_factory.mktemp("container")
     flags = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "4")
+    tenants = root / "classes.toml"
+    tenants.write_text(TENANTS)
+    flags += ("--tokenflow-tenant-by", f"header:{HEADER}", "--tokenflow-classes", str(tenants))
     # Copies that are late are also timed, so that the server gets to know its link.
     with start(*flags, env={"TOKENFLOW_EMU_LATE_COPIES": "2"}) as served:
         target = served.server.url.removeprefix("http://")
@@ -247,19 +259,21 @@ def watched(start, binaries, tmp_path_factory):
 
 @contextlib.contextmanager
 def load(served, prompts):
-    """Readers of all classes that come in bursts, until the block is left."""
+    """Readers of all classes and tenants that come in bursts, until the block is left."""
     over = threading.Event()
 
     def ask(number: int) -> None:
-        classes = ("reading", "listening", "agent")
-        params = {"tokenflow_class": classes[number % 3]}
+        terms: dict[str, Any] = {"tokenflow_class": CLASS_OF[number % 3]}
+        if number % 3 == 2:
+            terms["tokenflow_deadline"] = DEADLINE
+        params = {"temperature": 0, "max_new_tokens": 300, "custom_params": terms}
+        ids = prompts[number % len(prompts)]
+        body = {"input_ids": ids, "sampling_params": params, "stream": True}
         while not over.is_set():
-            served.generate(
-                prompts[number % len(prompts)],
-                stream=True,
-                max_new_tokens=300,
-                custom_params=params,
-            )
+            answer = served.post("/generate", body, {HEADER: TENANT_OF[number % 4]})
+            if answer.status != 200:
+                assert answer.status == 429
+                over.wait(AGAIN_SECONDS)
 
     clients = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
     for client in clients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -264,12 +264,17 @@ def door_of(manager: Manager) -> FrontDoor | None:
         return None
     found = refuses_none(manager.server_args, config)
     read = manager.load_snapshot_reader.read_all
-    return FrontDoor(config, read, _counter(manager), found and found[0])
+    classes = config.known_classes
+    counter = _counter(manager, {*classes.known, classes.default.name})
+    return FrontDoor(config, read, counter, found and found[0])
 
 
-def _counter(manager: Manager) -> Callable[[str], None] | None:
+def _counter(manager: Manager, classes: Iterable[str]) -> Callable[[str], None] | None:
     if not manager.enable_metrics:
         return None
     labels = manager.metrics_collector.labels
     counter = make_metric(METRICS["refused_requests_total"], [*labels])
+    # A series that is there before the first refusal shows that one as an increase.
+    for name in classes:
+        counter.labels(**labels, qos_class=name)
     return partial(count_at, counter, labels)
