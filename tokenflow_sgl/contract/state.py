@@ -9,6 +9,7 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -99,11 +100,19 @@ class State:
         What is cached is not computed. What of it is on the host is loaded layer by layer while the
         rest is computed, so the longer of both counts.
         """
-        streams, costs, index = self.streams, self.costs, self.streams.waiting_index
+        return self._prefills(self.costs.prefill_seconds)
+
+    @cached_property
+    def prompt_seconds(self) -> FloatArray:
+        """The same where several of them share steps, as `StepCosts.prompt_seconds`."""
+        return self._prefills(self.costs.prompt_seconds)
+
+    def _prefills(self, price: Callable[..., FloatArray]) -> FloatArray:
+        streams, index = self.streams, self.streams.waiting_index
         computed = streams.uncached.take(index).astype(np.float64)
         if streams.on_host is None:
-            return costs.prefill_seconds(computed)
-        seconds = costs.prefill_seconds(computed, streams.prompt.take(index) - computed)
+            return price(computed)
+        seconds = price(computed, streams.prompt.take(index) - computed)
         if streams.on_device is None:
             return seconds
         loaded = streams.on_host.take(index) - streams.on_device.take(index)

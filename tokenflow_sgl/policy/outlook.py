@@ -161,7 +161,7 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     prompts = np.quantile(like.prompt, LENGTHS).astype(np.float64)
     prefills = costs.prefill_seconds(prompts)
     # A newcomer overtakes those with far longer prompts.
-    turns = -HEAD_START / np.maximum(prefills, SHORTEST_PREFILL)
+    turns = -HEAD_START / np.maximum(costs.prompt_seconds(prompts), SHORTEST_PREFILL)
     places = keys.searchsorted(turns, side="right").tolist()
     joining = _Joining(state, config, waiting, like)
     waits = _waits(state, joining, places, prefills)
@@ -212,7 +212,7 @@ def _in_order(state: State, config: WorkingSetConfig) -> tuple[IntArray, FloatAr
     if not len(waiting):
         return waiting, np.zeros(0)
     before = state.memo.queue if isinstance(state.memo, WorkingSetMemo) else Queue()
-    keys = queue_keys(state, waiting_queue(state, before), config).take(waiting)
+    keys = queue_keys(state, waiting_queue(state, before, config), config).take(waiting)
     order = np.argsort(keys, kind="stable")
     return waiting[order], keys[order]
 

@@ -14,8 +14,9 @@ from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 SLOWER = 1.1
 """While many newcomers wait, a reader's next token may take so many times as long as it is read:
 each lags by some milliseconds, and in a step is room for more of the prompts."""
-MANY = 0.5
-"""More than so many newcomers per reader are many."""
+MANY = 0.1
+"""More than so many newcomers per reader are many: prompts wait, and each step that does less of
+them makes all who come until the queue is empty wait for longer."""
 LEAST_SHARE = 0.5
 """Time of prompts in a mixed step that newcomers get at least, over all the rest of it: where
 readers are nearly as fast as the engine, they leave no time for prompts otherwise."""

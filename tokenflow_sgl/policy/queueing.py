@@ -11,8 +11,10 @@ turn of a chat is short, however long the chat.
 Nothing overtakes a request any more once as much work has begun since it came as first come first
 served would have made the last one wait for: `overtake` times the most that has waited at a time
 since the queue was last empty. So the longest wait is about that of first come first served. One
-request in a hundred, those with the longest prefills, may wait three times as long: they are the
-work that an engine with too much of it can put off at the least cost to all others.
+request in a hundred, those with the longest prefills, may wait six times as long: they are the work
+that an engine with too much of it can put off at the least cost to all others. Of all that have
+waited since the queue was last empty it is one in a hundred, so the P99 of the waits keeps to the
+bound.
 
 What a model thinks is not read, so its prefill is not all that a request needs before it has text.
 Where it thinks, the engine time of its answer counts, as far as that is expected and still to come,
@@ -43,11 +45,11 @@ SHORTEST_PREFILL = 1e-3
 HASTE = 2.0
 """Multiple of its own prefill, and of the time between two plans, before the last moment at which
 an objective makes a request go first: others are in the same step, or in the one under way."""
-SPARED = 0.01
+PUT_OFF = 0.01
 """Share of the requests, those with the longest prefills, that wait longer for the others' sake."""
-MOST_SPARED = 200
+MOST_PUT_OFF = 200
 """Of these at a time: a queue that is never empty has seen any number."""
-FARTHEST = 3.0
+FARTHEST = 6.0
 """Multiple of the others' bound at which nothing overtakes these any more."""
 STAYS = 2.0
 """A stream that thinks and runs counts as if it had waited so many times as long: two that are
@@ -69,6 +71,7 @@ class Queue:
         begun: Those of prefills that have begun since it came.
         most: Largest sum of `seconds` since the queue was last empty.
         seen: Streams that have waited since then.
+        late: Of these, those that have begun after they had been put off for the others' sake.
         priced: These are seconds; False: tokens, since no prefill's cost was known.
         standing: In which they were seen; while it is the same, the same ones wait.
     """
@@ -79,6 +82,7 @@ class Queue:
     begun: FloatArray = field(default_factory=_none)
     most: float = 0.0
     seen: int = 0
+    late: int = 0
     priced: bool = False
     standing: Standing | None = None
 
@@ -94,12 +98,13 @@ class Queue:
         return hash(self.slot.tobytes())
 
 
-def waiting_queue(state: State, before: Queue) -> Queue:
+def waiting_queue(state: State, before: Queue, config: WorkingSetConfig) -> Queue:
     """The streams that wait now, and what has overtaken each of them.
 
     Args:
         state: As it is.
         before: What was found in the last pass that looked.
+        config: Parameters of the policy.
     """
     streams = state.streams
     index = streams.waiting_index
@@ -110,12 +115,13 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     if not len(before.slot) or not len(index) or priced is not before.priced:
         # Tokens that have begun cannot be added to seconds.
         none = np.zeros(len(index))
-        return Queue(slot, arrival, seconds, none, waits, len(index), priced, standing)
+        return Queue(slot, arrival, seconds, none, waits, len(index), 0, priced, standing)
     most, seen = max(before.most, waits), before.seen
     if standing is before.standing or (
         np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival)
     ):
-        return Queue(slot, arrival, seconds, before.begun, most, seen, priced, standing)
+        found = before.begun, most, seen, before.late
+        return Queue(slot, arrival, seconds, *found, priced, standing)
     place = streams.find(before.slot)
     # Slots are used again, so the arrival must be the same, too.
     stays = (place >= 0) & (streams.arrival[place] == before.arrival)
@@ -127,14 +133,30 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     # apart, and so the bound holds.
     begun[place[stays]] = before.begun[stays] + float(before.seconds[~stays].sum())
     seen += int(np.count_nonzero(~stayed[index]))
-    return Queue(slot, arrival, seconds, begun[index], most, seen, priced, standing)
+    late = before.late + int(
+        np.count_nonzero(_put_off(before, before.begun, config.overtake) & ~stays)
+    )
+    return Queue(slot, arrival, seconds, begun[index], most, seen, late, priced, standing)
+
+
+def _put_off(queue: Queue, begun: FloatArray, overtake: float) -> BoolArray:
+    """Which of them wait for the others' sake, once as much has begun as bounds these.
+
+    begun: As of the queue, weighted or not.
+    """
+    found = np.zeros(len(begun), dtype=np.bool_)
+    left = min(int(PUT_OFF * queue.seen), MOST_PUT_OFF) - queue.late
+    if left > 0:
+        longest = np.argsort(-queue.seconds, kind="stable")[:left]
+        found[longest] = begun[longest] >= overtake * queue.most
+    return found
 
 
 def _service(state: State, index: IntArray) -> FloatArray:
     """Seconds until these waiting streams have text; tokens where the costs are not known."""
     if state.costs.prefill is None:
         return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
-    seconds = np.maximum(state.prefill_seconds, SHORTEST_PREFILL)
+    seconds = np.maximum(state.prompt_seconds, SHORTEST_PREFILL)
     if state.streams.thinking is not None:
         thinks = state.streams.thinking[index]
         if thinks.any():
@@ -165,7 +187,9 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     index = streams.waiting_index
     first = _waited_enough(state, queue, config.overtake)
     if streams.ttft_slo is not None:
-        first |= _must_begin(state, index, queue.seconds, config.cycle)
+        # By itself it takes as long as if it shared no step.
+        seconds = np.maximum(queue.seconds, state.prefill_seconds)
+        first |= _must_begin(state, index, seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     # Those that nothing may overtake in the order of their arrival.
     turns[first] = -np.inf
@@ -191,10 +215,8 @@ def _waited_enough(state: State, queue: Queue, overtake: float) -> BoolArray:
     enough: BoolArray = begun >= bound
     if tolerance is not None:
         enough &= state.now - queue.arrival >= tolerance.take(index)
-    spared = min(int(SPARED * queue.seen), MOST_SPARED)
-    if spared and enough.any():
-        longest = np.argsort(-queue.seconds, kind="stable")[:spared]
-        enough[longest] &= begun[longest] >= FARTHEST * bound
+    if enough.any():
+        enough &= ~_put_off(queue, begun, overtake) | (begun >= FARTHEST * bound)
     return enough
 
 

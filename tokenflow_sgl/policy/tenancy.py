@@ -323,7 +323,7 @@ def tenancy_of(
     own: list[FloatArray] = []
     alone = tuple(view.alone(place, service) for place in range(len(view)))
     for key, (part, _) in zip(view.ids.tolist(), alone, strict=True):
-        queue = waiting_queue(part, queues.get(key, Queue()))
+        queue = waiting_queue(part, queues.get(key, Queue()), config)
         own.append(queue_keys(part, queue, config))
         if len(queue.slot):
             found[key] = queue

@@ -176,7 +176,7 @@ class WorkingSetPolicy:
 
     def _paced(self, state: State, memo: WorkingSetMemo) -> Decision:
         """No stream has to wait: those far ahead of their readers rest nevertheless."""
-        queue = waiting_queue(state, memo.queue)
+        queue = waiting_queue(state, memo.queue, self.config)
         rested, index = paced(state, self.config, queue_keys(state, queue, self.config))
         prefill = prefill_gate(state, self.config, index)
         memo = dataclasses.replace(
@@ -217,7 +217,8 @@ class WorkingSetPolicy:
 
     def _plan(self, state: State, memo: WorkingSetMemo, view: TenantView | None) -> _Plan:
         streams = state.streams
-        queue, queues = waiting_queue(state, memo.queue), memo.queues
+        queue = waiting_queue(state, memo.queue, self.config)
+        queues = memo.queues
         if view is None:
             keys = queue_keys(state, queue, self.config)
             admission = self._rules.join(state, keys)

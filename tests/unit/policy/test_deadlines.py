@@ -65,7 +65,7 @@ def test_readers_who_wait_go_before_a_newcomer_with_time(by, make_stream) -> Non
 
     def first(deadline: float | None) -> int:
         seen = with_deadlines(by(rows, [deadline, None]))
-        queue = waiting_queue(seen, Queue())
+        queue = waiting_queue(seen, Queue(), config)
         return int(np.argsort(queue_keys(seen, queue, config), kind="stable")[0])
 
     assert first(None) == 0, "it came first"

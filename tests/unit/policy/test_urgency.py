@@ -47,7 +47,7 @@ def plan(make_state):
 
 def newcomers(state: State) -> list[int]:
     """The waiting streams in the order of their prefills."""
-    keys = queue_keys(state, waiting_queue(state, Queue()), CONFIG)
+    keys = queue_keys(state, waiting_queue(state, Queue(), CONFIG), CONFIG)
     return first_of(state.streams.waiting_index, keys, None).tolist()
 
 
@@ -224,7 +224,7 @@ def test_a_heavier_stream_never_waits_longer_in_the_same_place(
     streams = made(make_stream, rows)
     twin = dict(streams[number], weight=2.0)
     state = make_state([*streams, twin], free=free)
-    keys = queue_keys(state, waiting_queue(state, Queue()), CONFIG)
+    keys = queue_keys(state, waiting_queue(state, Queue(), CONFIG), CONFIG)
     outcome = exchange(state, CONFIG, NONE, keys)
     light, heavy = number, len(streams)
     ties = state.slack[light] == 0.0

@@ -236,8 +236,8 @@ def test_prefill_steps_are_short_while_a_stream_decodes(make_state, make_stream,
 @pytest.mark.parametrize(
     ("slack", "rate", "limit"),
     [
-        (-5.0, 20.0, 766),  # (50 - 4) / 0.06: a step as long as a token is read
-        (0.01, 20.0, 766),
+        (-5.0, 20.0, 850),  # (55 - 4) / 0.06: a step a tenth longer than a token is read
+        (0.01, 20.0, 850),
         (0.1, 20.0, 1600),  # (100 - 4) / 0.06
         (-5.0, 200.0, 256),  # the least; 1.5 times 4 ms are 100 tokens
         (9.0, 20.0, 2048),
@@ -255,12 +255,12 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
 
 def test_many_newcomers_let_readers_lag_by_a_tenth(make_state, make_stream) -> None:
     def limit(newcomers: int) -> float:
-        rows = [make_stream(slack=0.01, rate=20.0), make_stream(slack=50.0, rate=1.0)]
+        rows = [make_stream(slack=0.01, rate=20.0)] + [make_stream(slack=50.0, rate=1.0)] * 19
         rows += [make_stream(Phase.WAITING)] * newcomers
-        return POLICY.decide(make_state(rows, total=450)).prefill.limit
+        return POLICY.decide(make_state(rows, total=2250)).prefill.limit
 
-    assert limit(1) == pytest.approx((0.050 - 0.004) / 6e-5, abs=2)
-    assert limit(2) == pytest.approx((0.055 - 0.004) / 6e-5, abs=2)
+    assert limit(2) == pytest.approx((0.050 - 0.004) / 6e-5, abs=10)
+    assert limit(3) == pytest.approx((0.055 - 0.004) / 6e-5, abs=10)
 
 
 def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, make_stream) -> None:
@@ -269,12 +269,12 @@ def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, ma
     rows = [make_stream(slack=-5.0, rate=20.0) for _ in range(6)]
     waiting = make_stream(Phase.WAITING)
     found = POLICY.decide(make_state([*rows, waiting], total=1300, costs=costs)).prefill.limit
-    assert found == pytest.approx((0.050 - 0.006 - 0.004) / 6e-5, abs=1)
+    assert found == pytest.approx((0.055 - 0.006 - 0.004) / 6e-5, abs=1)
     # In the midst of a prompt of 5000 tokens, 1000 to go.
     chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
     found = POLICY.decide(state).prefill.limit
-    assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+    assert found == pytest.approx((0.055 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
 
 
 def test_a_chunk_attends_to_what_is_cached_before_it(make_state, make_stream) -> None:
@@ -303,9 +303,9 @@ def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
 @pytest.mark.parametrize(
     ("constant", "seconds"),
     [
-        (0.004, 0.046),  # which are more than 1.5 times 4 ms
-        (0.024, FAIR_SHARE * 0.024),  # 26 ms would keep pace; late by 10, which goes unnoticed
-        (0.050, UNNOTICED),  # 1.5 times 50 ms would be noticed
+        (0.004, 0.051),  # a tenth more than a token is read in; more than twice 4 ms
+        (0.024, FAIR_SHARE * 0.024),  # 31 ms would keep pace; late by 17, which goes unnoticed
+        (0.050, UNNOTICED + 0.005),  # twice 50 ms would be noticed
         (0.090, LEAST_SHARE * 0.090),
     ],
 )
