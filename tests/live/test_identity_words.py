@@ -143,6 +143,13 @@ def test_more_servers(compare, name) -> None:
     judge(case, compare(name, case, FEW), len(FEW))
 
 
+@pytest.mark.slow
+def test_all_questions(compare) -> None:
+    """All 64, so many at a time as a busy machine answers before clients leave."""
+    case = FEW_CASES["HiCache"]
+    judge(case, compare("all questions", case, QUESTIONS), len(QUESTIONS))
+
+
 @pytest.mark.parametrize("broken", ["no-copy", pytest.param("no-landing", marks=pytest.mark.slow)])
 def test_what_is_broken_on_purpose_is_noticed(compare, broken) -> None:
     case = FEW_CASES["HiCache"]

@@ -133,9 +133,9 @@ def waiting_queue(state: State, before: Queue, config: WorkingSetConfig) -> Queu
     # apart, and so the bound holds.
     begun[place[stays]] = before.begun[stays] + float(before.seconds[~stays].sum())
     seen += int(np.count_nonzero(~stayed[index]))
-    late = before.late + int(
-        np.count_nonzero(_put_off(before, before.begun, config.overtake) & ~stays)
-    )
+    gone, late = ~stays, before.late
+    if (before.begun[gone] >= config.overtake * before.most).any():
+        late += int(np.count_nonzero(_put_off(before, before.begun, config.overtake)[gone]))
     return Queue(slot, arrival, seconds, begun[index], most, seen, late, priced, standing)
 
 
