@@ -104,7 +104,7 @@ class State:
 
     @cached_property
     def prompt_seconds(self) -> FloatArray:
-        """The same where several of them share steps, as `StepCosts.prompt_seconds`."""
+        """Seconds of each of these prefills in steps that prompts share, see `StepCosts`, (w,)."""
         return self._prefills(self.costs.prompt_seconds)
 
     def _prefills(self, price: Callable[..., FloatArray]) -> FloatArray:
