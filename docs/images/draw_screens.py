@@ -2,9 +2,9 @@
 
     .venv/bin/python docs/images/draw_screens.py
 
-Needs Prometheus (its folder in the PATH) and a few minutes. Starts stock's policy and the
-working-set policy, lets both serve the same readers until ours are done, and keeps what the
-commands of the page show. Look at the pictures afterwards.
+Needs Prometheus (its folder in the PATH) and a few minutes on a quiet machine. Starts stock's
+policy and the working-set policy with the device's own memory and default options, lets both serve
+the same readers, and keeps what the commands of the page show. Look at the pictures afterwards.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ from tokenflow_sgl.lab.demo.server import SglangServer
 HERE = Path(__file__).parent
 GRAFANA = HERE.parents[1] / "grafana" / "prometheus"
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
-DEVICE = ("--device", "rtx4090", "--model", "llama3-8b")
-SHARED = ("--hicache-ratio", "8", "--enable-metrics")
+DEVICE = ("--device", "rtx4090", "--model", "qwen2.5-7b")
+SHARED = ("--enable-metrics",)
 STOCK = ("--scheduler", "tokenflow", "--tokenflow-policy", "stock", "--tokenflow-hicache", "off")
-WORKLOAD = "4090-c?scale=0.15"
+WORKLOAD = "4090-c?duration=300&share=0.3"
+"""Three readers in five seconds: one and a half times as many as stock SGLang serves at once."""
+SECONDS = 290.0
+"""Of the replay, which are drawn: its last readers have not come by then, and both are busy."""
 BOARDS = {
     "dashboard-overview": "tokenflow-overview",
     "dashboard-scheduler": "tokenflow-scheduler",
@@ -55,14 +58,12 @@ def main() -> None:
         )
         source = stack.enter_context(prometheus(folder, stock, candidate))
         begun = time.monotonic()
-        replays = [
+        for side, url in enumerate((stock, candidate)):
             stack.enter_context(replay(url, folder / f"run-{side}"))
-            for side, url in enumerate((stock, candidate))
-        ]
         time.sleep(40.0)
         picture("top", TOKENFLOW, "top", candidate, "--once")
-        replays[1].wait()  # ours, which end first: a minute later it would have no rates any more
-        minutes = max((time.monotonic() - begun + 10.0) / 60.0, 0.5)
+        time.sleep(max(begun + SECONDS - time.monotonic(), 0.0))
+        minutes = (time.monotonic() - begun + 10.0) / 60.0
         sides = ("--baseline", stock, "--candidate", candidate)
         instances = [side.removeprefix("http://") for side in sides]
         of_ours = ("--instance", candidate.removeprefix("http://"))
@@ -84,11 +85,11 @@ def server(log: Path, options: tuple[str, ...]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, *urls: str) -> Iterator[str]:
-    """A Prometheus that scrapes these servers every second, with our rules; its base URL."""
+    """A Prometheus that scrapes these servers every five seconds, with our rules; its base URL."""
     targets = ", ".join(f'"{url.removeprefix("http://")}"' for url in urls)
     text = (GRAFANA / "prometheus.yml").read_text()
     text = text.replace('"127.0.0.1:30000"', targets).replace(
-        "scrape_interval: 15s", "scrape_interval: 1s"
+        "scrape_interval: 15s", "scrape_interval: 5s"
     )
     (folder / "prometheus.yml").write_text(text)
     shutil.copy(GRAFANA / "rules.yml", folder)

@@ -12,7 +12,7 @@ from tokenflow_sgl.lab.observe import ScrapeError
 from tokenflow_sgl.lab.observe.dashboards import BOARDS
 from tokenflow_sgl.lab.observe.dashboards import prometheus_source as module
 from tokenflow_sgl.lab.observe.dashboards.prometheus_source import EVERYTHING, Prometheus, Series
-from tokenflow_sgl.lab.observe.dashboards.render import _lines_of, render
+from tokenflow_sgl.lab.observe.dashboards.render import _clock, _lines_of, _nothing, render
 
 DEEP = b"[" * 5000
 """More brackets than Python's parser takes."""
@@ -113,6 +113,26 @@ def test_every_panel_is_drawn(board, tmp_path) -> None:
     )
     assert len(drawn) == len(board.panels)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([], "no data"), ([[np.nan] * 3], "no data"), ([[0, np.nan, 0], [0, 0, 0]], "0 all the time")],
+)
+def test_an_empty_panel_says_why(values, said) -> None:
+    times = np.arange(3.0)
+    drawn = [("x", Series({}, times, np.array(each, dtype=np.float64))) for each in values]
+    assert _nothing(drawn) == said
+    assert not _nothing([*drawn, ("y", Series({}, times, np.array([0.0, 1.0, 0.0])))])
+
+
+def test_time_is_minutes_and_seconds() -> None:
+    assert [_clock(seconds) for seconds in (0.0, 59.6, 61.0, 3600.0)] == [
+        "0:00",
+        "1:00",
+        "1:01",
+        "60:00",
+    ]
 
 
 def test_lines_are_filled_as_grafana_does() -> None:
