@@ -233,14 +233,19 @@ OVER_HOST = 1.25
 copy of what is on the device, so a host no larger than the device has little room for the paused;
 but not all that runs has a copy. With a host of four times the device and more, the sum of both is
 the limit."""
+OVER_DEVICE = 1.5
+"""The same over those of the device, however little memory the host has. Most streams have ended
+before the last ones are as long as is reckoned with; those that do not fit until then are paused
+without a copy and computed again, which costs less than newcomers waiting for memory that is free.
+With twice as much as the device holds, more is computed again than that is worth."""
 
 
 def kv_kept(memory: Memory) -> float:
-    """KV tokens of streams that device and host together keep."""
+    """KV tokens of streams that may be promised to be kept: nearly all of them at a time."""
     device, host = memory.kv.total, memory.host.kv.total
     if not memory.mirrored:
         return device + host
-    return max(device, min(device + host, OVER_HOST * host))
+    return max(OVER_DEVICE * device, min(device + host, OVER_HOST * host))
 
 
 def states_kept(memory: Memory) -> float:

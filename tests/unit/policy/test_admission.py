@@ -150,21 +150,24 @@ def test_unknown_costs_leave_the_decision_to_memory(joins, member, newcomer) -> 
 @pytest.mark.parametrize(
     ("host", "fill", "running", "count"),
     [
-        (0, 1.0, False, 2),  # 800 of 1000
+        (0, 1.0, False, 3),  # 1200 of 1500: half as much again as the device has
+        (0, 0.8, False, 3),
+        (0, 0.79, False, 2),
         (1200, 1.0, False, 3),  # 1200 of 1500
         (1280, 1.0, False, 4),  # 1600 of 1600
         (1279, 1.0, False, 3),
         (1280, 0.9, False, 3),  # 1200 of 1440
-        (1200, 1.0, True, 2),  # 380 + 800 of 1500
+        (0, 1.0, True, 2),  # 380 + 800 of 1500
+        (1200, 1.0, True, 2),
         (1264, 1.0, True, 3),  # 380 + 1200 of 1580
         (1263, 1.0, True, 2),
-        (500, 1.0, False, 2),  # no more than the device has: running streams' copies are there
+        (500, 1.0, False, 3),  # running streams' copies are there
         (4000, 0.32, False, 4),  # 1600 of 1600, of device and host
         (4000, 0.31, False, 3),
     ],
 )
 def test_memory_counts_device_and_host(make_state, make_stream, host, fill, running, count) -> None:
-    # A host that is small keeps a quarter more than it holds.
+    # A quarter more than the host holds is kept, and half as much again as the device does.
     rows = [make_stream()] if running else []
     rows += [make_stream(Phase.WAITING, prompt=100, expected=500.0)] * 6
     state = make_state(rows, total=1000, host=host, costs=FREE_OF_CHARGE)
