@@ -20,6 +20,7 @@ from words.cases import (
     CONTROLS,
     FEW_CASES,
     MORE_CASES,
+    PARSER,
     RANKS,
     Asked,
     Case,
@@ -80,6 +81,8 @@ def served_as(model, tmp_path_factory) -> Callable[[Asked], tuple[tuple[str, ...
                 return ("--lora-paths", f"{ADAPTER}={folder}"), model
             case Asked.RANKS:
                 return RANKS, model
+            case Asked.THINKING:
+                return PARSER, model
             case Asked.HALF:
                 return ("--dtype", "bfloat16"), converted(SMOLLM2, "bfloat16")
         return (), model

@@ -38,6 +38,7 @@ class Asked(StrEnum):
     ADAPTED = "adapted"
     RANKS = "ranks"
     HALF = "half"
+    THINKING = "thinking"
 
 
 PERSON = {
@@ -56,6 +57,9 @@ STRUCTURE: dict[str, dict[str, Any]] = {
 }
 
 
+PARSER = ("--reasoning-parser", "deepseek-r1")
+
+
 def asked(kind: Asked, tokens: int, *, stream: bool = False) -> Any:
     """What a question is asked with. tokens: of an answer, at most."""
 
@@ -64,6 +68,8 @@ def asked(kind: Asked, tokens: int, *, stream: bool = False) -> Any:
         match kind:
             case Asked.STRUCTURED:
                 more |= STRUCTURE[question.kind]
+            case Asked.THINKING:
+                more["require_reasoning"] = True  # it never ends its thought
             case Asked.ADAPTED:
                 more["lora_path"] = ADAPTER
             case Asked.HALF:
@@ -140,6 +146,13 @@ MORE_CASES = {
     "LoRA": Case((*FORCED, *SMALL), pauses=1, kind=Asked.ADAPTED, least=LOADED, same=ROUNDED),
     "three ranks": Case(
         (*FORCED, *SMALL, CHECK_RANKS), pauses=1, kind=Asked.RANKS, least=LOADED, same=ROUNDED
+    ),
+    "thinking": Case(
+        (*FORCED, *SMALL),
+        pauses=1,
+        kind=Asked.THINKING,
+        stream=True,
+        least={**LOADED, "reasoning_tokens_total": 200},
     ),
     "bfloat16": Case((*FORCED, *SMALL), pauses=1, kind=Asked.HALF, least=LOADED),
 }
