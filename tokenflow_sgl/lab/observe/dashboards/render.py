@@ -99,7 +99,8 @@ def _ask(panel: Panel, source: Prometheus, start: float, end: float) -> Drawn:
 
 def _draw(axes: Axes, panel: Panel, drawn: Drawn, start: float) -> None:
     axes.set_title(panel.title, loc="left", fontsize=9, pad=8)
-    if panel.kind is not Kind.NUMBER and (why := _nothing(drawn)):
+    why = _nothing(drawn)
+    if why and not (drawn and panel.kind is Kind.NUMBER):  # a number shows its 0 by itself
         axes.set_axis_off()
         axes.text(0.5, 0.5, why, ha="center", va="center", color="grey")
         return
