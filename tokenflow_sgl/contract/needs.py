@@ -234,18 +234,33 @@ copy of what is on the device, so a host no larger than the device has little ro
 but not all that runs has a copy. With a host of four times the device and more, the sum of both is
 the limit."""
 OVER_DEVICE = 1.5
-"""The same over those of the device, however little memory the host has. Most streams have ended
-before the last ones are as long as is reckoned with; those that do not fit until then are paused
-without a copy and computed again, which costs less than newcomers waiting for memory that is free.
-With twice as much as the device holds, more is computed again than that is worth."""
+"""The same over those of the device, however little memory the host has. With twice as much as the
+device holds, more is computed again than that is worth."""
 
 
 def kv_kept(memory: Memory) -> float:
-    """KV tokens of streams that may be promised to be kept: nearly all of them at a time."""
+    """KV tokens of streams that device and host together keep."""
     device, host = memory.kv.total, memory.host.kv.total
     if not memory.mirrored:
         return device + host
-    return max(OVER_DEVICE * device, min(device + host, OVER_HOST * host))
+    return max(device, min(device + host, OVER_HOST * host))
+
+
+def kv_promised(memory: Memory, growth: float) -> float:
+    """KV tokens that streams may be expected to come to hold, though not all at one time.
+
+    Most have ended before the last ones are as long as is reckoned with. Those that do not fit
+    until then are paused without a copy and computed again, which costs less than newcomers waiting
+    for memory that is free. What they hold already has to fit, so that it is seldom much.
+
+    Args:
+        memory: As it is.
+        growth: Of that, what those with memory do not hold yet.
+    """
+    kept, device = kv_kept(memory), memory.kv.total
+    if not memory.mirrored:
+        return kept
+    return max(kept, min(OVER_DEVICE * device, device + growth))
 
 
 def states_kept(memory: Memory) -> float:

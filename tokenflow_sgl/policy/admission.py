@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.contract.needs import kv_kept, states_kept, windows, windows_kept
+from tokenflow_sgl.contract.needs import kv_promised, states_kept, windows, windows_kept
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
 from tokenflow_sgl.policy.queueing import first_of
@@ -179,7 +179,7 @@ def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: 
     spread: of their answers, as of `asking`.
     """
     memory = state.memory
-    budget = config.fill * kv_kept(memory)
+    budget = config.fill * kv_promised(memory, asking.growth)
     budget -= asking.promised
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
     return budget - FINAL_SHARE * spread

@@ -138,6 +138,11 @@ class Asking:
         return float(self.final[self.holds].sum()) + self.shared
 
     @property
+    def growth(self) -> float:
+        """Of these, what they do not hold yet."""
+        return float(FINAL_SHARE * self._answers.left[self.holds].sum())
+
+    @property
     def spread(self) -> float:
         """Standard deviation of the tokens that the streams with memory together still get."""
         return math.sqrt(self._answers.variance[self.holds].sum())

@@ -21,7 +21,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State, Streams
 from tokenflow_sgl.contract.lengths import LengthCurves
-from tokenflow_sgl.contract.needs import kv_kept
+from tokenflow_sgl.contract.needs import kv_promised
 from tokenflow_sgl.policy.admission import (
     ONGOING,
     OWN_SHARE,
@@ -269,7 +269,7 @@ class _Joining:
         self.there = self._taken / max(self._taken.item(0), 1.0)
         self._asking_still = np.ones(len(_AT)) if likelier is None else likelier
         self._may = promised_share(asking, _AT, crowd) * _AT
-        room = config.fill * kv_kept(state.memory) - asking.shared
+        room = config.fill * kv_promised(state.memory, asking.growth) - asking.shared
         self._room = max(room - FINAL_SHARE * asking.spread, 1.0)
         if worst is not None:
             self._room = np.inf
