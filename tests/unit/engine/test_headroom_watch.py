@@ -96,7 +96,7 @@ def test_an_engine_without_streams_has_headroom(watch) -> None:
     memory = Memory(Tier(Pool(1000, 1000)), Tier(), page_size=1, max_running=8)
     costs = StepCosts(decode=(0.01, 0.0, 0.0))
     looks.look(0.0, 0, lambda: State(0.0, table.streams([], writes=True), memory, costs))
-    assert looks.tokens == 1425  # 0.95 of 3/2 of the device
+    assert looks.tokens == 950
     assert looks.promised == 0.0
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract.needs import kv_promised
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import CONSIDERED, admissible
@@ -150,30 +151,48 @@ def test_unknown_costs_leave_the_decision_to_memory(joins, member, newcomer) -> 
 @pytest.mark.parametrize(
     ("host", "fill", "running", "count"),
     [
-        (0, 1.0, False, 3),  # 1200 of 1500: half as much again as the device has
-        (0, 0.8, False, 3),
-        (0, 0.79, False, 2),
+        (0, 1.0, False, 2),  # 800 of 1000
         (1200, 1.0, False, 3),  # 1200 of 1500
         (1280, 1.0, False, 4),  # 1600 of 1600
         (1279, 1.0, False, 3),
         (1280, 0.9, False, 3),  # 1200 of 1440
-        (0, 1.0, True, 2),  # 380 + 800 of 1500
-        (1200, 1.0, True, 2),
+        (1200, 1.0, True, 2),  # 380 + 800 of 1500
         (1264, 1.0, True, 3),  # 380 + 1200 of 1580
         (1263, 1.0, True, 2),
-        (500, 1.0, False, 3),  # running streams' copies are there
+        (500, 1.0, False, 2),  # no more than the device has: running streams' copies are there
+        (0, 1.0, True, 2),  # 380 + 800 of 1180, of which the one that runs does not hold 180
+        (0, 0.99, True, 1),
         (4000, 0.32, False, 4),  # 1600 of 1600, of device and host
         (4000, 0.31, False, 3),
     ],
 )
 def test_memory_counts_device_and_host(make_state, make_stream, host, fill, running, count) -> None:
-    # A quarter more than the host holds is kept, and half as much again as the device does.
+    # A host that is small keeps a quarter more than it holds.
     rows = [make_stream()] if running else []
     rows += [make_stream(Phase.WAITING, prompt=100, expected=500.0)] * 6
     state = make_state(rows, total=1000, host=host, costs=FREE_OF_CHARGE)
     joined = admissible(state, WorkingSetConfig(fill=fill)).join.tolist()
     first = len(rows) - 6
     assert joined == list(range(first, first + count))
+
+
+@pytest.mark.parametrize(
+    ("host", "mirrored", "growth", "promised"),
+    [
+        (0, True, 0.0, 1000),
+        (0, True, 300.0, 1300),
+        (0, True, 900.0, 1500),  # so much is computed again that it is worth no more
+        (1000, True, 100.0, 1250),  # the host keeps more than that
+        (1000, True, 400.0, 1400),
+        (2000, True, 900.0, 2500),
+        (400, False, 900.0, 1400),  # nothing is computed again where the host has all copies
+    ],
+)
+def test_what_is_still_to_grow_is_promised_beyond_the_device(
+    make_state, host, mirrored, growth, promised
+) -> None:
+    memory = make_state([], total=1000, host=host).memory
+    assert kv_promised(dataclasses.replace(memory, mirrored=mirrored), growth) == promised
 
 
 @pytest.mark.parametrize(("host", "count"), [(600, 4), (599, 3), (0, 2)])

@@ -104,11 +104,11 @@ def test_it_does_not_jump_where_streams_begin_to_share_memory(room, make_stream)
 
 
 def test_memory_is_the_limit_where_it_is_less(room, make_stream) -> None:
-    # 0.95 of 3/2 of the device, less the 1300 that a reader holds and 0.6 of its 10 to come.
-    long = reader(make_stream, prompt=1200, expected=110.0, slack=5.0)
-    assert room([long], host=960) == pytest.approx(0.95 * 1500 - 1306)
-    assert room([long, long], host=960) == pytest.approx(0.95 * 1500 - 2612)
-    assert room([long], host=4000) == pytest.approx(WHOLE * (1 - 10 * 1305 * 1e-4 / 30))
+    # 0.95 of 5/4 of the host, less the 1000 that a reader holds and 0.6 of its 10 to come.
+    long = reader(make_stream, prompt=900, expected=110.0, slack=5.0)
+    assert room([long], host=960) == pytest.approx(0.95 * 1200 - 1006)
+    assert room([long, long], host=960) == pytest.approx(0.95 * 1200 - 2012)
+    assert room([long], host=4000) == pytest.approx(WHOLE * (1 - 10 * 1005 * 1e-4 / 30))
 
 
 def test_costs_that_nothing_is_known_of_leave_memory(room) -> None:

@@ -75,9 +75,9 @@ def test_while_readers_stall_what_thinks_is_held(admitted, member) -> None:
 
 
 def test_what_thinks_holds_memory_wherever_it_comes(make_state, member, newcomer) -> None:
-    # A hundred tokens of prompt and 0.6 of a hundred to come: 160 of 1005; the thinker has 700.
+    # A hundred tokens of prompt and 0.6 of a hundred to come: 160 of 1000; the thinker has 700.
     rows = [member(prompt=600, generated=100, expected=101.0, thinking=True)]
     rows += [newcomer(prompt=100, expected=100.0) for _ in range(3)]
     keys = np.array([-1.0, -2.0, -2.0, -2.0])
     state = make_state(rows, total=1000, free=0, host=0, costs=FREE_OF_CHARGE)
-    assert admissible(state, WorkingSetConfig(fill=0.67), keys).join.tolist() == [1]
+    assert admissible(state, WorkingSetConfig(fill=1.0), keys).join.tolist() == [1]

@@ -166,7 +166,7 @@ def test_headroom_takes_off_what_was_sent_since_it_was_read(trace) -> None:
     streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 6).requests)
     route = ROUTERS["headroom"](streams, WorkingSetConfig())
     # 9,500 and 9,300 tokens; each request takes 100 and 30 s of 10 tokens/s off.
-    servers = [Server(), Server(kv_tokens=9859)]
+    servers = [Server(), Server(kv_tokens=9789)]
     assert [route(servers, index, index / 10) for index in range(6)] == [0, 1, 0, 1, 0, 1]
     assert servers[0].looked == servers[1].looked == [0.0]
     assert route(servers, 0, 1.0) == 0  # read again
@@ -176,7 +176,7 @@ def test_headroom_takes_off_what_was_sent_since_it_was_read(trace) -> None:
 def test_headroom_takes_off_no_more_than_the_limit(trace) -> None:
     streams = SimulatedStreams(trace(*[(0.0, 100, 50)] * 3).requests)
     route = ROUTERS["headroom"](streams, WorkingSetConfig())
-    servers = [Server(), Server(kv_tokens=9859)]
+    servers = [Server(), Server(kv_tokens=9789)]
     # 150 tokens each: two fit into the difference of 200.
     assert [route(servers, index, 0.0) for index in range(3)] == [0, 0, 1]
 
