@@ -279,6 +279,23 @@ class Accounts(RuleBasedStateMachine):
         assert set(host._unused) == elsewhere
 
 
+def test_a_part_that_came_back_and_stops_leaves_the_rest_of_its_copy_to_others() -> None:
+    books = Accounts()
+    books.start(50, 1, True, [(), (), (1, 0, 0), (), (), (0, 0, 0), (), ()])
+    memory = books.memory
+    for stream, keep in ((0, True), (2, False)):
+        books.begin(stream, 19 if stream else 10, False)
+        if not stream:
+            books.begin(5, 0, False)
+        memory.release(stream, books.running.pop(stream), lambda tokens: 0.0, keep=keep)
+    memory.host.keep(0, 10)
+    memory._evict(0, memory._resident[0])
+    books.load_in_part(0, 1)
+    books.partly.discard(0)
+    memory.release(0, books.running.pop(0), lambda tokens: 0.0)
+    books.books_balance()
+
+
 TestAccounts = Accounts.TestCase
 TestAccounts.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 

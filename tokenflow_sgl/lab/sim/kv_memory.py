@@ -178,6 +178,8 @@ class KVMemory:
         if keep and own:
             idle.append(stream)
             self._resident[stream] = own
+            if self.host.of(stream) > own:  # of what was paused a part had come back
+                self.host.moved(stream)
         else:
             self.held -= own
             self.host.moved(stream)
