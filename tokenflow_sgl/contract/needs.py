@@ -235,7 +235,7 @@ but not all that runs has a copy. With a host of four times the device and more,
 the limit."""
 OVER_DEVICE = 1.5
 """The same over those of the device, however little memory the host has. With twice as much as the
-device holds, more is computed again than that is worth."""
+device holds, a quarter of the readers of `h200-a` stall where there is no host pool."""
 
 
 def kv_kept(memory: Memory) -> float:

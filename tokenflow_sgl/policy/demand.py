@@ -139,7 +139,7 @@ class Asking:
 
     @property
     def growth(self) -> float:
-        """Of these, what they do not hold yet."""
+        """KV tokens of `promised` that they do not hold yet."""
         return float(FINAL_SHARE * self._answers.left[self.holds].sum())
 
     @property

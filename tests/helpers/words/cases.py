@@ -23,6 +23,7 @@ SMALL = (*CHUNKS, "--max-total-tokens", "256", "--hicache-ratio", "6")
 """The device holds what five of the ten need, the host the rest."""
 RANKS = ("--tp-size", "3")
 """It has nine heads and three of keys and values, which two ranks cannot share."""
+PARSER = ("--reasoning-parser", "deepseek-r1")
 ADAPTER = "mild"
 LAYERS = (
     *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers"),
@@ -55,9 +56,6 @@ STRUCTURE: dict[str, dict[str, Any]] = {
     "code": {"regex": "def [a-z_]{3,16}\\([a-z, ]{0,12}\\):\n    return [a-z_ +*]{3,40}"},
     "English": {"regex": "([A-Z][a-z ,']{10,60}\\. ){1,3}"},
 }
-
-
-PARSER = ("--reasoning-parser", "deepseek-r1")
 
 
 def asked(kind: Asked, tokens: int, *, stream: bool = False) -> Any:

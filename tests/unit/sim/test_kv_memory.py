@@ -288,6 +288,7 @@ def test_a_part_that_came_back_and_stops_leaves_the_rest_of_its_copy_to_others()
         if not stream:
             books.begin(5, 0, False)
         memory.release(stream, books.running.pop(stream), lambda tokens: 0.0, keep=keep)
+    # Stream 0 has a copy and no KV on the device; one page of it comes back, and is all that stays.
     memory.host.keep(0, 10)
     memory._evict(0, memory._resident[0])
     books.load_in_part(0, 1)
