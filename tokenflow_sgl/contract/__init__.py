@@ -13,6 +13,7 @@ from tokenflow_sgl.contract.actions import (
     When,
     Write,
 )
+from tokenflow_sgl.contract.beginnings import Beginnings
 from tokenflow_sgl.contract.decision import Decision, Mode
 from tokenflow_sgl.contract.lengths import (
     FloatArray,
@@ -30,6 +31,7 @@ from tokenflow_sgl.contract.state import ModelShape, State
 from tokenflow_sgl.contract.streams import Streams
 
 __all__ = [
+    "Beginnings",
     "BoolArray",
     "CalmPolicy",
     "Cause",

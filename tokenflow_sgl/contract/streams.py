@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenflow_sgl.contract.beginnings import Beginnings
 from tokenflow_sgl.contract.lengths import CERTAIN, FloatArray, IntArray, Lengths
 from tokenflow_sgl.contract.standing import BoolArray, PhaseArray, Standing, sealed
 
@@ -59,6 +60,7 @@ class Streams:
         shared: Leading tokens of its context that other streams, which run, hold on the device: to
             start or resume it takes no memory for these, and to preempt it frees none. None: none
             shares any.
+        beginnings: What they begin with in common, whether it is held or not; None: nothing.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         tpot_slo: Objective of the mean time per token after the first, likewise.
         deadline: Seconds from its arrival by which the whole answer is wanted, likewise.
@@ -94,6 +96,7 @@ class Streams:
     on_device: IntArray | None = None
     on_host: IntArray | None = None
     shared: IntArray | None = None
+    beginnings: Beginnings | None = None
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
     tpot_slo: FloatArray | None = None
@@ -117,6 +120,8 @@ class Streams:
             for name, column in columns.items()
             if isinstance(column, np.ndarray)
         }
+        if self.beginnings is not None:
+            chosen["beginnings"] = self.beginnings.among(index)
         return dataclasses.replace(self, standing=self.standing.among(index), **chosen)
 
     @property
@@ -243,6 +248,11 @@ class Streams:
     def own(self) -> IntArray:
         """Tokens of context that each takes memory for by itself, shape (n,)."""
         return self.length if self.shared is None else sealed(self.length - self.shared)
+
+    @cached_property
+    def holding(self) -> BoolArray:
+        """Which streams hold KV that others may share, shape (n,)."""
+        return sealed((self.generated > 0) & (self.running | self.draining))
 
     @cached_property
     def uncached(self) -> IntArray:

@@ -9,11 +9,10 @@ a few streams only, for each stream's once, and for none deep in the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, IntArray, Phase
+from tokenflow_sgl.contract import Beginnings, BoolArray, IntArray, Phase
 from tokenflow_sgl.contract.standing import sealed
 from tokenflow_sgl.lifecycle.phases import Phases
 
@@ -54,7 +53,13 @@ class SharedPrefixes:
         self._holds: BoolArray = np.zeros(0, dtype=np.bool_)
         self._complete = False
         self._found: IntArray | None = None
-        self._alike: _Alike | None = None
+        self._counted: IntArray = _NONE  # the order in which the beginnings are
+        self._alike: Beginnings | None = None  # None: to be found anew
+
+    @property
+    def beginnings(self) -> Beginnings | None:
+        """Of the streams last asked about, as far as they were looked at; None: none are alike."""
+        return self._alike if self._alike is not None and len(self._alike.index) else None
 
     def of(self, order: IntArray, begun: BoolArray) -> IntArray | None:
         """Leading tokens of each stream that others hold on the device.
@@ -133,44 +138,24 @@ class SharedPrefixes:
             self._unused.append(place)
 
     def _count(self, order: IntArray, holds: BoolArray) -> IntArray | None:
-        if self._alike is None or not np.array_equal(self._alike.order, order):
-            self._alike = self._find_alike(order)
+        if self._alike is None or not np.array_equal(self._counted, order):
+            self._alike, self._counted = self._find_alike(order), order
         alike = self._alike
-        held_by = holds.take(alike.chosen)
+        held_by = holds.take(alike.index)
         if not held_by.any():
             return None
-        held = held_by.repeat(alike.lengths)
-        places, size = alike.places, len(alike.places)
-        holders = np.bincount(places[held], minlength=len(self._name)).take(places)
-        # The first stretch of each that no other one holds, or its end.
-        stops = np.where(holders > held, size, np.arange(size))
-        starts = alike.ends - alike.lengths
-        stop = np.minimum(np.minimum.reduceat(stops, starts), alike.ends)
+        # What others hold: more than the stream itself does.
+        held = alike.holders(held_by).take(alike.places) > held_by.repeat(alike.lengths)
         shared = np.zeros(len(order), dtype=np.int64)
-        shared[alike.chosen] = alike.tokens.take(stop) - alike.tokens.take(starts)
+        shared[alike.index] = alike.leading(held)
         return sealed(shared) if shared.any() else None  # several states share it
 
-    def _find_alike(self, order: IntArray) -> _Alike:
+    def _find_alike(self, order: IntArray) -> Beginnings:
         first = self._first.take(order)
         # Most often every prompt begins with something of its own.
         index = np.nonzero((first >= 0) & (self._streams.take(first) > 1))[0]
         paths = [self._paths[slot] for slot in order.take(index).tolist()]
         places = np.concatenate(paths) if paths else _NONE
         lengths = np.array([len(path) for path in paths], dtype=np.int64)
-        tokens = np.concatenate([[0], self._tokens.take(places).cumsum()])
-        return _Alike(order, index, places, lengths, lengths.cumsum(), tokens)
-
-
-class _Alike(NamedTuple):
-    """The streams that begin like another one.
-
-    chosen: Where they are in `order`. places: Of their stretches, one stream's behind the other's.
-    lengths, ends: Of each stream's part of it. tokens: Before each place, all added up.
-    """
-
-    order: IntArray
-    chosen: IntArray
-    places: IntArray
-    lengths: IntArray
-    ends: IntArray
-    tokens: IntArray
+        tokens = self._tokens.take(places)
+        return Beginnings(*map(sealed, (index, lengths, places, tokens)))

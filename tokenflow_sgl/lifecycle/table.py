@@ -328,4 +328,5 @@ class StreamTable(StreamColumns, Generic[R]):
             on_device=on_device,
             on_host=on_host,
             shared=None if prefixes is None else prefixes.of(order, generated > 0),
+            beginnings=None if prefixes is None else prefixes.beginnings,
         )

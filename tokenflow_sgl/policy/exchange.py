@@ -1,7 +1,8 @@
 """Which streams run: the least-slack exchange within device memory.
 
 Candidates are taken in their order, the most urgent first (`candidates`). One that does not fit may
-displace running streams (`victims`), and only if the space then really suffices.
+displace running streams (`victims`), and only if the space then really suffices. Where streams
+begin alike, what one takes or frees depends on who else runs by then.
 
 A newcomer whose wait is still tolerated displaces others as a paused stream does. What a stream
 that thinks may displace is what is behind it in the order of those without text.
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.contract import Cause, FloatArray, IntArray, Preempt, State
+from tokenflow_sgl.contract.beginnings import HeldBeginnings
 from tokenflow_sgl.contract.needs import Room, needs, steps, together
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy.admission import DemandAnswer
@@ -23,6 +25,9 @@ from tokenflow_sgl.policy.victims import Victims, displaceable
 
 CONTENT = 0.5
 """Share of the band above which a paused stream does not displace anybody."""
+YIELDS = 1.0
+"""Seconds of leeway above which a stream takes no memory, where some begin alike, while a reader
+stalls who lacks it: most often for a whole beginning, and smaller ones would take what is freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +64,13 @@ def exchange(
     if not len(candidates):
         return Exchange((), ())
 
-    # What drains is as good as free: it is released before the plan can be used up.
-    leaving = streams.standing.draining_index
-    drained = len(leaving)
-    running = len(streams.running_index) + drained
-    room = Room(memory)
-    room.give(together(memory, streams, leaving))
-    room.take(steps(memory, state.growth, running, DECODE_TARGET_STEPS))
-    rows = memory.max_running - running + drained
+    room, rows = _left(state)
+    running = len(streams.running_index) + len(streams.standing.draining_index)
     growing = steps(memory, state.growth, 1, DECODE_TARGET_STEPS)
     wanted_by_each = needs(memory, streams, candidates, growing)
-    # Those at the head of the line that fit as it is.
-    fit = room.take_head(wanted_by_each, rows)
+    held = _held(state)
+    # Those at the head of the line that fit as it is; not where each changes what others need.
+    fit = room.take_head(wanted_by_each, rows) if held is None else 0
     rows -= fit
     run: list[int] = candidates[:fit].tolist()
     if fit == len(candidates):
@@ -78,22 +78,29 @@ def exchange(
 
     others, movable = candidates[fit:], displaceable(state, config)
     band = useful_band(state, config, np.concatenate([others, movable]))
-    victims = Victims(state, config, movable, band[len(others) :], keys)
+    victims = Victims(state, config, movable, band[len(others) :], keys, held)
     # What is served already, or is not to take memory from others.
     content = (line.ahead[fit:] > CONTENT * band[: len(others)]) | line.held[fit:]
 
+    can_wait = ~line.textless[fit:] & (line.ahead[fit:] > YIELDS)
     preempt: list[Preempt] = []
+    stalls = False
     # Plain lists: one pass over them is several times faster than indexing arrays.
-    of_each = zip(others.tolist(), wanted_by_each.behind(fit), content.tolist(), strict=True)
-    for place, (index, wanted, is_content) in enumerate(of_each, start=fit):
+    columns = (others.tolist(), wanted_by_each.behind(fit), content.tolist(), can_wait.tolist())
+    for place, (index, alone, is_content, waits) in enumerate(zip(*columns, strict=True), fit):
+        if stalls and waits:
+            continue
+        wanted = alone if held is None else (held.take(index) + growing[0], alone[1])
         if rows < 1 or not room.fits(wanted):
-            if is_content and (running or run):
-                continue
-            candidate = line.candidate(place)
-            chosen = victims.displace(room.lacks(wanted), 1 - rows, candidate)
+            candidate, chosen = line.candidate(place), None
+            if not (is_content and (running or run)):
+                chosen = victims.displace(room.lacks(wanted), 1 - rows, candidate)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
                 # what runs becomes displaceable for it as its buffer grows.
+                if held is not None:
+                    held.give(index)
+                    stalls |= candidate.reads and candidate.ahead <= 0.0
                 continue
             cause = Cause.EXCHANGE if candidate.reads else Cause.NEWCOMER
             for victim, freed in chosen:
@@ -107,3 +114,23 @@ def exchange(
         # Nothing runs and nothing fits beside the reserve: the most urgent one goes alone.
         run.append(candidates.item(0))
     return Exchange(tuple(run), tuple(preempt))
+
+
+def _left(state: State) -> tuple[Room, int]:
+    """Memory and rows for those to come, beside what the next steps of those that run need."""
+    streams, memory = state.streams, state.memory
+    # What drains is as good as free: it is released before the plan can be used up.
+    leaving = streams.standing.draining_index
+    running = len(streams.running_index)
+    room = Room(memory)
+    room.give(together(memory, streams, leaving))
+    room.take(steps(memory, state.growth, running + len(leaving), DECODE_TARGET_STEPS))
+    return room, memory.max_running - running
+
+
+def _held(state: State) -> HeldBeginnings | None:
+    """Who holds which beginning once those have left that drain; None: no two begin alike."""
+    streams = state.streams
+    if streams.beginnings is None:
+        return None
+    return HeldBeginnings(streams.beginnings, streams.length, streams.holding & streams.running)

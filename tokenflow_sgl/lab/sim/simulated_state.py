@@ -128,6 +128,7 @@ class SimulatedStates:
             on_device=on_device,
             on_host=on_host,
             shared=self._prefixes.of(present, generated > 0) if self._core.shares else None,
+            beginnings=self._prefixes.beginnings,
         )
 
     def _settled_of(self, present: IntArray) -> dict[str, Any]:
