@@ -106,6 +106,8 @@ PIN = $(UV) pip compile --quiet --generate-hashes --no-annotate --python-version
 COMPILE = $(PIN) $(PROJECTS) --all-extras --no-emit-package tokenflow-sgl --override requirements/left-out.in
 lock: | $(UV)
 	$(PIN) --upgrade requirements/gateways.in --output-file requirements/gateways.txt
+	$(PIN) --upgrade requirements/router.in --output-file requirements/router.txt
+	$(PIN) --upgrade --no-deps requirements/dynamo.in --output-file requirements/dynamo.txt
 	$(COMPILE) --upgrade --output-file requirements/dev.txt
 	for older in $(OLDER:.in=); do \
 		cp requirements/dev.txt $$older.txt && $(COMPILE) --override $$older.in --output-file $$older.txt || exit; \

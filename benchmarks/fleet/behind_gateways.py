@@ -58,7 +58,7 @@ GATEWAYS = {
     "smg, cache_aware": ("--policy", "cache_aware"),
     "smg, least_load, shed": ("--policy", "least_load", "--worker-overload-shed"),
 }
-"""What is compared: smg's options; overload protection is on by default."""
+"""What is compared: the gateway and its options. smg's overload protection is on by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Load:
 LOADS = {
     "burst": Load("4090-a", "rtx4090", 1.0),
     # What two of four servers get of 18 times the trace.
-    "azure": Load("azure:FILE?window=0:540&speed-up=9&rate=20", "h200", 4.0),
+    "azure": Load("azure:FILE?start=0&duration=540&speed=9&readers=20", "h200", 5.0),
 }
 
 
@@ -124,8 +124,8 @@ def run(load: Load, trace: Trace, gateway: str, server: str, folder: Path) -> di
     print(f"\n{trace.name}: {gateway}, {server}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     with fleet(load, SERVERS[server], folder) as urls:
-        options = ("--load-monitor-interval", str(max(1, round(load.dilation))))
-        with shepherd(folder.parent, urls, *GATEWAYS[gateway], *options) as front:
+        looks = ("--load-monitor-interval", str(max(1, round(load.dilation))))
+        with shepherd(folder.parent, urls, *GATEWAYS[gateway], *looks) as front:
             before = [requests_of(url) for url in urls]
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 lost = runner.run(replayed(trace, urls, front.url, folder))

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-LOCK = ROOT / "requirements" / "gateways.txt"
+LOCKS = ROOT / "requirements"
 HOME = Path.home() / ".cache" / "tokenflow-gateways"
 
 
-def installed(name: str) -> Path:
-    """A program of the lock file; skips the test where it cannot be installed."""
-    folder = HOME / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+def installed(name: str, lock: str = "gateways") -> Path:
+    """A program of a lock file's environment; skips the test where it cannot be installed."""
+    file = LOCKS / f"{lock}.txt"
+    folder = HOME / hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     program = folder / "bin" / name
     if not program.exists():
         uv = Path(sys.executable).parent / "uv"
@@ -27,7 +28,7 @@ def installed(name: str) -> Path:
             subprocess.run(command, capture_output=True, text=True, check=False)
             for command in (
                 [str(uv), "venv", "--quiet", "--relocatable", str(making)],
-                [str(uv), "pip", "sync", "--require-hashes", "--python", str(making), str(LOCK)],
+                [str(uv), "pip", "sync", "--require-hashes", "--python", str(making), str(file)],
             )
         ]
         if any(each.returncode for each in done):

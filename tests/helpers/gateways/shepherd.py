@@ -1,4 +1,4 @@
-"""smg, the Shepherd Model Gateway."""
+"""smg, the Shepherd Model Gateway, and sglang-router, which it succeeds."""
 
 from __future__ import annotations
 
@@ -35,23 +35,38 @@ class Shepherd:
     process: subprocess.Popen[bytes]
 
 
-@contextlib.contextmanager
-def shepherd(folder: Path, workers: Sequence[str], *options: str) -> Iterator[Shepherd]:
-    """A gateway in front of servers that run.
+def shepherd(
+    folder: Path, workers: Sequence[str], *options: str
+) -> contextlib.AbstractContextManager[Shepherd]:
+    """smg in front of servers that run.
 
     Args:
         folder: For its log.
         workers: Addresses of servers.
         options: Of `smg launch`; those of pairs are named here, by `--prefill` and `--decode`.
     """
+    looks = ("--load-monitor-interval", str(POLL))
+    return _launched(installed("smg"), folder, workers, *looks, *options)
+
+
+def sglang_router(
+    folder: Path, workers: Sequence[str], *options: str
+) -> contextlib.AbstractContextManager[Shepherd]:
+    """sglang-router, likewise; it counts the requests that it has sent and asks for no loads."""
+    return _launched(installed("sglang-router", "router"), folder, workers, *options)
+
+
+@contextlib.contextmanager
+def _launched(
+    program: Path, folder: Path, workers: Sequence[str], *options: str
+) -> Iterator[Shepherd]:
     port, metrics = free_port(), free_port()
     command = [
-        *(str(installed("smg")), "launch", "--host", "127.0.0.1", "--port", str(port)),
+        *(str(program), "launch", "--host", "127.0.0.1", "--port", str(port)),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)),
-        *("--load-monitor-interval", str(POLL), *options),
-        *(("--worker-urls", *workers) if workers else ()),
+        *(*options, *(("--worker-urls", *workers) if workers else ())),
     ]
-    with (folder / "smg.log").open("w") as log:
+    with (folder / f"{program.name}.log").open("w") as log:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -72,6 +87,6 @@ def _wait(url: str, running: subprocess.Popen[bytes], workers: int) -> None:
         ):
             if answer.read().count(b'"is_healthy":true') >= workers:
                 return
-        assert running.poll() is None, "smg has ended"
-        assert time.monotonic() < end, "smg finds no healthy servers"
+        assert running.poll() is None, "it has ended"
+        assert time.monotonic() < end, "it finds no healthy servers"
         time.sleep(0.2)
