@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.extras import REPLAYS, need
-from tokenflow_sgl.cli.failing import Exit, failing
+from tokenflow_sgl.cli.extras import REPLAYS, WEB, need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import output_folder
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ def demo(
             "`tokenflow model smollm2` says what it needs.",
         ),
     ] = False,
+    web: Annotated[
+        bool,
+        typer.Option("--web", help="With --text: also on a page in the browser, of this machine."),
+    ] = False,
     output: Annotated[
         Path,
         typer.Option(
@@ -67,6 +71,8 @@ def demo(
     figures are the same on every machine. Takes two minutes on two cores, and neither a GPU nor a
     download. Exits with 1 if an answer differs.
     """
+    if web and not text:
+        fail("--web shows words: add --text.", Exit.usage)
     need("The demo", "sglang", "tokenflow_sgl_emulator", "matplotlib", *REPLAYS)
     console = Console()
 
@@ -80,7 +86,7 @@ def demo(
         else DemoServer(scheduler.value, TOKENFLOW_ARGS)
     )
     if text:
-        _with_words(second, output, console)
+        _with_words(second, output, console, web=web)
         return
     config = DemoConfig(
         contenders=(DemoServer("stock"), second),
@@ -93,13 +99,16 @@ def demo(
         raise typer.Exit(Exit.failed)
 
 
-def _with_words(second: DemoServer, output: Path, console: Console) -> None:
+def _with_words(second: DemoServer, output: Path, console: Console, *, web: bool) -> None:
+    if web:
+        need("--web", *WEB)
     from tokenflow_sgl.lab.demo.run import DemoServer
     from tokenflow_sgl.lab.demo.text_demo import TextDemo, run_text_demo
     from tokenflow_sgl_emulator.trained.shipped import SMOLLM2, converted
 
     with failing("The demo failed"):
         words = converted(SMOLLM2, "float32")
-        same = run_text_demo(TextDemo((DemoServer("stock"), second), output, words), console)
+        both = DemoServer("stock"), second
+        same = run_text_demo(TextDemo(both, output, words, web=web), console)
     if not same:
         raise typer.Exit(Exit.failed)

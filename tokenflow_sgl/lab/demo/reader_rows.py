@@ -77,13 +77,13 @@ def _row(answer: Spoken, seen: SeenWords, width: int) -> Text:
     row.append(f"{sign} ", colour).append(f"{answer.asking.name:<{_NAME - 1}} ", "bold")
     room = width - 2 - _NAME - _BEHIND
     style = "grey62" if seen.doing is Doing.done else ""
-    row.append(f"{_last(seen.text, room):<{room}}", style)
+    row.append(f"{last_words(seen.text, room):<{room}}", style)
     row.append(f"{_behind(seen):>{_BEHIND}}", colour)
     return row
 
 
-def _last(text: str, room: int) -> str:
-    """The last words of a text in one line."""
+def last_words(text: str, room: int) -> str:
+    """The last words of a text in one line of so many letters."""
     line = " ".join(text.split())
     if len(line) <= room:
         return line

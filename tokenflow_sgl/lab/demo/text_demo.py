@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -28,6 +29,9 @@ from tokenflow_sgl.lab.demo.server import SglangServer, running
 from tokenflow_sgl.lab.demo.spoken import Spoken
 from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.lab.replay.steady import allow_many_files, new_event_loop
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.lab.demo.words_page import WordsPage
 
 FRAME_S = 0.1
 """Seconds between two pictures."""
@@ -51,6 +55,7 @@ class TextDemo:
         launcher: Starts `tokenflow_sgl_emulator.serve`.
         pace: Seconds of reading for each second that the last part is shown, when all has come;
             infinite: it is not shown.
+        web: It is shown on a page in the browser, too.
     """
 
     contenders: tuple[DemoServer, DemoServer]
@@ -59,13 +64,14 @@ class TextDemo:
     kv_tokens: int = KV_TOKENS
     launcher: tuple[str, ...] = (sys.executable, "-m", "tokenflow_sgl_emulator.serve")
     pace: float = 1.0
+    web: bool = False
 
 
 class _View:
     """Shows all readers at the latest moment that both servers have reached."""
 
-    def __init__(self, console: Console, live: Live | None) -> None:
-        self._console, self._live = console, live
+    def __init__(self, console: Console, live: Live | None, page: WordsPage | None) -> None:
+        self._console, self._live, self._page = console, live, page
         self.servers: dict[str, WordsListener] = {}
         self._shown = self._told = time.monotonic()
 
@@ -89,16 +95,22 @@ class _View:
     def changed(self) -> None:
         """Show it, if the last picture is old enough."""
         now = time.monotonic()
-        if self._live is not None:
-            if now - self._shown >= FRAME_S:
-                self.show(self.now_s())
-                self._shown = now
-        elif now - self._told >= LINE_S:
+        if self.moves and now - self._shown >= FRAME_S:
+            self.show(self.now_s())
+            self._shown = now
+        if self._live is None and now - self._told >= LINE_S:
             self._told = now
             self._console.print(self._line(self.now_s()), highlight=False, soft_wrap=True)
 
+    @property
+    def moves(self) -> bool:
+        """Whether somebody sees every moment of it."""
+        return self._live is not None or self._page is not None
+
     def show(self, now_s: float) -> None:
-        """A moment, on a terminal."""
+        """A moment, where it moves."""
+        if self._page is not None:
+            self._page.show(self.answers(), now_s)
         if self._live is not None:
             drawn = picture(self.answers(), now_s, self._console.width)
             self._live.update(drawn, refresh=True)
@@ -199,18 +211,41 @@ def _listen(config: TextDemo, console: Console) -> Mapping[str, Sequence[Spoken]
         await asyncio.gather(*(listener.listen(at.url) for listener, at in pairs))
 
     allow_many_files()
+    with (
+        _page(config, console) as page,
+        _started(servers, console),
+        _view(console, page) as view,
+    ):
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(both(view))
+        _read_on(view, config.pace)
+        return view.answers()
+
+
+@contextmanager
+def _page(config: TextDemo, console: Console) -> Iterator[WordsPage | None]:
+    """The page in the browser meanwhile, if it is asked for."""
+    if not config.web:
+        yield None
+        return
+    # Only here: a page needs what the demo itself does not.
+    from tokenflow_sgl.lab.demo.words_page import words_page
+
+    with words_page() as (page, url):
+        console.print(f"Open {url} in a browser on this machine.\n", highlight=False)
+        yield page
+
+
+@contextmanager
+def _started(servers: Sequence[SglangServer], console: Console) -> Iterator[None]:
     with console.status("starting both servers") as status, running(servers):
         status.stop()
-        with _view(console) as view:
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(both(view))
-            _read_on(view, config.pace, console)
-            return view.answers()
+        yield
 
 
-def _read_on(view: _View, pace: float, console: Console) -> None:
+def _read_on(view: _View, pace: float) -> None:
     """All words are there; the readers go on at their pace."""
-    if not console.is_terminal or math.isinf(pace):
+    if not view.moves or math.isinf(pace):
         return
     now_s = view.now_s()
     last = max(each.read_until_s for said in view.answers().values() for each in said)
@@ -221,12 +256,12 @@ def _read_on(view: _View, pace: float, console: Console) -> None:
 
 
 @contextmanager
-def _view(console: Console) -> Iterator[_View]:
+def _view(console: Console, page: WordsPage | None) -> Iterator[_View]:
     if not console.is_terminal:
-        yield _View(console, None)
+        yield _View(console, None, page)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield _View(console, live)
+        yield _View(console, live, page)
 
 
 def telling_moment(said: Mapping[str, Sequence[Spoken]]) -> float:
