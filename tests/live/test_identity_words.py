@@ -18,6 +18,7 @@ from servers.restoring import restoring
 from words.cases import (
     ADAPTER,
     CONTROLS,
+    ENDED,
     FEW_CASES,
     MORE_CASES,
     PARSER,
@@ -83,6 +84,8 @@ def served_as(model, tmp_path_factory) -> Callable[[Asked], tuple[tuple[str, ...
                 return RANKS, model
             case Asked.THINKING:
                 return PARSER, model
+            case Asked.ENDING:
+                return ENDED, model
             case Asked.HALF:
                 return ("--dtype", "bfloat16"), converted(SMOLLM2, "bfloat16")
         return (), model
@@ -133,6 +136,8 @@ def judge(case: Case, found: Comparison, asked_of: int) -> None:
     assert found.preemptions >= case.pauses * asked_of, "the test must disturb"
     for name, least in case.least.items():
         assert found.counters[name] >= least, name
+    for name, most in case.most.items():
+        assert found.counters[name] <= most, name
 
 
 @pytest.mark.parametrize("name", FEW_CASES)

@@ -5,6 +5,7 @@ Of a text of ours, read in parts beside streams that are paused; and of these st
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ SAME = 1e-6
 KNOWN = 45.400
 """Perplexity of the text. Another reading of the weights or of the text gives another one."""
 TOKENS = 20
+AFTER = len(FEW) // 2
+"""So many pauses a paragraph is read. It takes the memory of who is paused, who loads it again."""
 # What the longer paragraph takes, and less than the answers come to.
 PAUSED = (*FEW_CASES["HiCache"].flags, "--max-total-tokens", "224", "--chunked-prefill-size", "64")
 PASSAGE = Path(__file__).parents[1] / "helpers/words/passage.txt"
@@ -59,14 +62,22 @@ def perplexity(chances: list[float]) -> float:
     return math.exp(-sum(chances) / len(chances))
 
 
-def quality(served: Any, paragraphs: list[list[int]], questions: list[list[int]]) -> Quality:
-    """All at once."""
+def quality(
+    served: Any, paragraphs: list[list[int]], questions: list[list[int]], after: int = 0
+) -> Quality:
+    """after: so many pauses the first paragraph is read, and so many later the next one."""
     alone = {"temperature": 0, "max_new_tokens": 1}
     whole = {"sampling_params": alone, "return_logprob": True, "logprob_start_len": 0}
+
+    def text(ids: list[int], paused: float) -> Any:
+        if paused:
+            served.wait_for("preemptions_total", paused)
+        return served.post("/generate", {"input_ids": ids, **whole})
+
     calls = [
         *(
-            lambda ids=ids: served.post("/generate", {"input_ids": ids, **whole})
-            for ids in paragraphs
+            lambda ids=ids, paused=paused: text(ids, paused)
+            for ids, paused in zip(paragraphs, itertools.count(after, after), strict=False)
         ),
         *(
             lambda ids=ids: served.generate(ids, return_logprob=True, max_new_tokens=TOKENS)
@@ -95,7 +106,7 @@ def stock(start, model, asked) -> Quality:
 
 def test_both_servers_speak_equally_well(start, model, asked, stock) -> None:
     with start(*PAUSED, model=model) as served:
-        ours = quality(served, *asked)
+        ours = quality(served, *asked, after=AFTER)
         paused = served.total("tokenflow:preemptions_total")
         loaded = served.total("tokenflow:resume_loaded_tokens_total")
         served.assert_clean()
@@ -116,6 +127,6 @@ def test_kv_that_is_not_copied_is_noticed(start, model, asked, stock) -> None:
     case = FEW_CASES["HiCache"]
     env = {**case.env, "TOKENFLOW_TEST_BREAK": "no-copy"}
     with start(*PAUSED, model=model, env=env, program=BROKEN) as served:
-        ours = quality(served, *asked)
+        ours = quality(served, *asked, after=AFTER)
     print(stock, ours)
     assert ours.answers != pytest.approx(stock.answers, rel=1000 * SAME)

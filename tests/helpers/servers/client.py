@@ -85,7 +85,7 @@ class Served:
     def generate(self, ids: list[int], *, stream: bool = False, **sampling: Any) -> Answer:
         own = (
             *("rid", "return_logprob", "lora_path", "require_reasoning", "priority"),
-            "routed_dp_rank",
+            *("routed_dp_rank", "custom_logit_processor"),
         )
         extra = {key: sampling.pop(key) for key in own if key in sampling}
         params = {"temperature": 0, "max_new_tokens": TOKENS, **sampling}

@@ -24,6 +24,10 @@ SMALL = (*CHUNKS, "--max-total-tokens", "256", "--hicache-ratio", "6")
 RANKS = ("--tp-size", "3")
 """It has nine heads and three of keys and values, which two ranks cannot share."""
 PARSER = ("--reasoning-parser", "deepseek-r1")
+ENDED = (*PARSER, "--enable-custom-logit-processor", *NO_OVERLAP)
+"""With overlap a processor may not know the last token yet: what it does depends on the batch."""
+ENDING = json.dumps({"callable": b"cending_thoughts\nEnding\n.".hex()})
+"""SGLang's way to name a processor: a pickle, here of a name alone."""
 ADAPTER = "mild"
 LAYERS = (
     *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers"),
@@ -40,6 +44,7 @@ class Asked(StrEnum):
     RANKS = "ranks"
     HALF = "half"
     THINKING = "thinking"
+    ENDING = "ending"
 
 
 PERSON = {
@@ -68,6 +73,9 @@ def asked(kind: Asked, tokens: int, *, stream: bool = False) -> Any:
                 more |= STRUCTURE[question.kind]
             case Asked.THINKING:
                 more["require_reasoning"] = True  # it never ends its thought
+            case Asked.ENDING:
+                more |= {"require_reasoning": True, "custom_logit_processor": ENDING}
+                more["custom_params"] = {"thinks": 3 + question.number % 5}
             case Asked.ADAPTED:
                 more["lora_path"] = ADAPTER
             case Asked.HALF:
@@ -90,6 +98,7 @@ class Case:
         every: Whether the whole vocabulary is looked at at every token: drafts are verified
             elsewhere.
         least: Counters of ours that must have reached so much.
+        most: Those that must not have reached more.
         same: Greatest difference of log probabilities that may be.
         stream: Whether answers are streamed: only then they have a reader.
         seeded: Whether a seed says what is drawn.
@@ -102,6 +111,7 @@ class Case:
     greedy: bool = False
     every: bool = True
     least: dict[str, float] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
     same: float = 1e-5
     stream: bool = False
     seeded: bool = True
@@ -151,6 +161,14 @@ MORE_CASES = {
         kind=Asked.THINKING,
         stream=True,
         least={**LOADED, "reasoning_tokens_total": 200},
+    ),
+    "a thought that ends": Case(
+        (*FORCED, *SMALL),
+        pauses=1,
+        kind=Asked.ENDING,
+        stream=True,
+        least={**LOADED, "reasoning_tokens_total": 60},
+        most={"reasoning_tokens_total": 140},  # of about 200
     ),
     "bfloat16": Case((*FORCED, *SMALL), pauses=1, kind=Asked.HALF, least=LOADED),
 }
