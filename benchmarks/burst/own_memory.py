@@ -138,14 +138,14 @@ def _machine(load: Workload) -> dict[str, Any]:
     }
 
 
-def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
-    """One run's figures."""
+def run(load: Workload, draw: int, setting: str, **more: Any) -> dict[str, float]:
+    """One run's figures; `more`: of SGLang's options."""
     policy, settings = SETTINGS[setting]
     spec, window = load.draws[draw]
     trace = TraceChoice(window=window, speed_up=load.speed_up, rate=load.rate).open(
         spec, Console(stderr=True)
     )
-    profile, options = machine(load.device, MODEL, **settings)
+    profile, options = machine(load.device, MODEL, **settings, **more)
     if setting == TOKENFLOW:
         options = with_one_flag(profile, options)
     return read(simulate(trace, profile, options, policy=policy))
