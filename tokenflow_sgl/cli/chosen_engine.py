@@ -167,7 +167,7 @@ MixedChunk = Annotated[
     bool,
     typer.Option(
         "--enable-mixed-chunk",
-        help="As SGLang's option, for stock SGLang.",
+        help="As SGLang's option. tokenflow mixes under stress without it, too.",
         rich_help_panel=_SERVER,
     ),
 ]

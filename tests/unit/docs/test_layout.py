@@ -28,6 +28,7 @@ BASE = "makes a class whose base is known when it is called"
 SEARCH = "hands one search's inputs on as they are"
 OPTIONS = "the options of a command, which typer reads from its parameters"
 LARGE = {
+    "cli/demo.py:demo": OPTIONS,
     "cli/serve_emulated.py:serve_emulated": OPTIONS,
     "engine/kv/group_allocators.py:GroupPagedAllocator.alloc_extend": SGLANGS,
     "engine/prefill_adder.py:adder_class": BASE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ def test_the_monitor_finds_both_and_the_rules_are_those_of_prometheus() -> None:
         assert set(monitor["spec"]["podTargetLabels"]) <= set(template["metadata"]["labels"])
         ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
         assert {end["port"] for end in monitor["spec"]["podMetricsEndpoints"]} <= ports
+    (scrapes,) = manifests(ROOT / "grafana" / "prometheus" / "prometheus.yml")
+    (scrape,) = scrapes["scrape_configs"]
+    for end in monitor["spec"]["podMetricsEndpoints"]:
+        assert {"targetLabel": "job", "replacement": scrape["job_name"]} in end["relabelings"]
+        names = [
+            {
+                re.sub("_(.)", lambda found: found[1].upper(), key): value
+                for key, value in each.items()
+            }
+            for each in scrape["metric_relabel_configs"]
+        ]
+        assert end["metricRelabelings"] == names, "rules find no metric by its name otherwise"
     (rules,) = manifests(ROOT / "grafana" / "prometheus" / "rules.yml")
     assert rule["spec"]["groups"] == rules["groups"]
 
