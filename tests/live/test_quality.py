@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
-from words.cases import FEW_CASES
 from words.chats import encoder
 from words.questions import FEW
 
@@ -28,8 +27,11 @@ KNOWN = 45.400
 TOKENS = 20
 AFTER = len(FEW) // 2
 """So many pauses a paragraph is read. It takes the memory of who is paused, who loads it again."""
-# What the longer paragraph takes, and less than the answers come to.
-PAUSED = (*FEW_CASES["HiCache"].flags, "--max-total-tokens", "224", "--chunked-prefill-size", "64")
+PAUSED = (
+    *("--scheduler", "tokenflow", "--tokenflow-policy", "forced:MakeWay", "--hicache-ratio", "6"),
+    # What the longer paragraph takes.
+    *("--max-total-tokens", "224", "--chunked-prefill-size", "64"),
+)
 PASSAGE = Path(__file__).parents[1] / "helpers/words/passage.txt"
 
 
@@ -124,8 +126,7 @@ def test_it_is_the_model_that_it_should_be(stock) -> None:
 
 @pytest.mark.slow
 def test_kv_that_is_not_copied_is_noticed(start, model, asked, stock) -> None:
-    case = FEW_CASES["HiCache"]
-    env = {**case.env, "TOKENFLOW_TEST_BREAK": "no-copy"}
+    env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
     with start(*PAUSED, model=model, env=env, program=BROKEN) as served:
         ours = quality(served, *asked, after=AFTER)
     print(stock, ours)

@@ -68,6 +68,28 @@ class PreemptEvery:
         )
 
 
+class MakeWay(PreemptEvery):
+    """Also pauses all for a prompt that fills more than half of the memory, and runs it alone.
+
+    So what the others have computed leaves the device, whatever they are short of by themselves.
+    """
+
+    def decide(self, state: State) -> Decision:
+        decision = super().decide(state)
+        streams = state.streams
+        large = np.nonzero(2 * streams.prompt > state.memory.kv.total)[0]
+        if not len(large):
+            return decision
+        first = int(large[0])
+        others = streams.running & streams.preemptible & (streams.slot != streams.slot[first])
+        return dataclasses.replace(
+            decision,
+            preempt=tuple(Preempt(slot, Cause.POLICY) for slot in streams.slot[others].tolist()),
+            run=(int(streams.slot[first]),) if streams.waiting[first] else (),
+            restore=(),
+        )
+
+
 class PreemptInChunks(PreemptEvery):
     """Also prefetches a page where there is no memory for more, and gives it up to resume others.
 
