@@ -8,6 +8,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.on_time import FAIR_SHARE
 from tokenflow_sgl.policy.tenant_turns import PrefillTurn
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
@@ -20,11 +21,9 @@ them makes all who come until the queue is empty wait for longer."""
 LEAST_SHARE = 0.5
 """Time of prompts in a mixed step that newcomers get at least, over all the rest of it: where
 readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
-FAIR_SHARE = 2.0
-"""The same where the step's readers wait for at most `UNNOTICED` longer. With shorter chunks a
-prompt pays for the weights and the rows more often than for itself."""
 UNNOTICED = 0.065
-"""Seconds beyond the time in which a token is read: two thirds of what counts as a stall."""
+"""Seconds beyond the time in which a token is read, two thirds of what counts as a stall: readers
+who wait for no longer do not notice it, so prompts get `FAIR_SHARE`."""
 CATCHES_UP = 0.5
 """Of the time in which a token is read, the longest step beside which a reader catches up whose
 tenant comes before the prefill's."""

@@ -16,6 +16,8 @@ that an engine with too much of it can put off at the least cost to all others. 
 waited since the queue was last empty it is one in a hundred, so the P99 of the waits keeps to the
 bound.
 
+Before all but these go the requests that can have their first token in time (`on_time`).
+
 What a model thinks is not read, so its prefill is not all that a request needs before it has text.
 Where it thinks, the engine time of its answer counts, as far as that is expected and still to come,
 before its prefill and from then on until its thinking has ended. The longer it has thought, the
@@ -37,6 +39,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Standing, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.on_time import in_time
 from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.urgency import response_turn, weights
 
@@ -51,6 +54,8 @@ MOST_PUT_OFF = 200
 """Of these at a time: a queue that is never empty has seen any number."""
 FARTHEST = 6.0
 """Multiple of the others' bound at which nothing overtakes these any more."""
+SOONEST = -1e12
+"""Below the response ratio of any request, see `response_turn`."""
 STAYS = 2.0
 """A stream that thinks and runs counts as if it had waited so many times as long: two that are
 alike do not take turns."""
@@ -191,6 +196,8 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
         seconds = np.maximum(queue.seconds, state.prefill_seconds)
         first |= _must_begin(state, index, seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
+    soon = in_time(state, queue.arrival)
+    turns[soon] = SOONEST + np.arange(len(soon))
     # Those that nothing may overtake in the order of their arrival.
     turns[first] = -np.inf
     keys = np.zeros(len(streams))
