@@ -17,6 +17,7 @@ import heapq
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
+from tokenflow_sgl.policy.urgency import weights
 
 FAIR_SHARE = 2.0
 """Time of prompts in a mixed step that newcomers get at least, over all the rest of it, where the
@@ -33,7 +34,7 @@ MOST = 256
 def in_time(state: State, arrival: FloatArray) -> IntArray:
     """Those of `streams.waiting_index` that can be in time, as places of it, in their order.
 
-    None where the costs are not known, or where weights say who goes first.
+    Empty where the costs are not known, or where weights say who goes first.
 
     Args:
         state: As it is.
@@ -41,9 +42,12 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     """
     streams, costs = state.streams, state.costs
     nobody = np.zeros(0, dtype=np.int64)
-    if costs.prefill is None or streams.weight is not None or not len(arrival):
-        return nobody
     index = streams.waiting_index
+    if costs.prefill is None or not len(index):
+        return nobody
+    weight = weights(streams, index)
+    if weight is not None and (weight != weight[0]).any():
+        return nobody
     within: FloatArray | float = IN_TIME
     if streams.ttft_slo is not None:
         own = streams.ttft_slo.take(index)
