@@ -16,8 +16,8 @@ import heapq
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.policy.urgency import weights
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.policy.urgency import differing_weights
 
 FAIR_SHARE = 2.0
 """Time of prompts in a mixed step that newcomers get at least, over all the rest of it, where the
@@ -45,8 +45,7 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     index = streams.waiting_index
     if costs.prefill is None or not len(index):
         return nobody
-    weight = weights(streams, index)
-    if weight is not None and (weight != weight[0]).any():
+    if differing_weights(streams, index) is not None:
         return nobody
     within: FloatArray | float = IN_TIME
     if streams.ttft_slo is not None:
@@ -66,11 +65,26 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     late = len(index) - len(chosen)
     found = places[np.array(chosen, dtype=np.int64)]
     limits = np.broadcast_to(within, len(index))
-    return np.asarray(found[late * seconds[found] <= limits[found]])
+    return np.asarray(found[_bearable(seconds[found], late, limits[found])])
+
+
+def goes_first(seconds: FloatArray, late: int) -> BoolArray:
+    """Which newcomers go before so many who are late: those that can be in time if alone.
+
+    seconds: Of their prefills.
+    """
+    return _bearable(BESIDE * seconds, late, IN_TIME) & (BESIDE * seconds <= IN_TIME)
+
+
+def _bearable(seconds: FloatArray, late: int, limits: FloatArray | float) -> BoolArray:
+    """Whether so many who are late wait for no longer than that, in sum, meanwhile."""
+    return np.asarray(late * seconds <= limits)
 
 
 def most_in_time(seconds: list[float], left: list[float]) -> list[int]:
     """The most jobs that can end in time, one after the other; the order with the least mean wait.
+
+    Of jobs that are alike the first ones go first.
 
     Args:
         seconds: That each takes.
@@ -79,11 +93,11 @@ def most_in_time(seconds: list[float], left: list[float]) -> list[int]:
     chosen: list[tuple[float, int]] = []
     total = 0.0
     for job in sorted(range(len(left)), key=left.__getitem__):
-        heapq.heappush(chosen, (-seconds[job], job))
+        heapq.heappush(chosen, (-seconds[job], -job))
         total += seconds[job]
         if total > left[job]:
             total += heapq.heappop(chosen)[0]
-    ahead = sorted((job for _, job in chosen), key=left.__getitem__)
+    ahead = sorted(sorted(-job for _, job in chosen), key=left.__getitem__)
     order: list[int] = []
     last: list[tuple[float, int]] = []
     total = sum(seconds[job] for job in ahead)
@@ -91,8 +105,8 @@ def most_in_time(seconds: list[float], left: list[float]) -> list[int]:
         # A sum in another order may be a little more; the last one ends in time anyway.
         while ahead and (left[ahead[-1]] >= total or not last):
             job = ahead.pop()
-            heapq.heappush(last, (-seconds[job], job))
+            heapq.heappush(last, (-seconds[job], -job))
         taken, job = heapq.heappop(last)
-        order.append(job)
+        order.append(-job)
         total += taken
     return order[::-1]

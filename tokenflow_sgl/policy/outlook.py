@@ -32,7 +32,14 @@ from tokenflow_sgl.policy.admission import (
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.demand import FINAL_SHARE, STOCKING, Asking
-from tokenflow_sgl.policy.queueing import SHORTEST_PREFILL, Queue, queue_keys, waiting_queue
+from tokenflow_sgl.policy.on_time import goes_first
+from tokenflow_sgl.policy.queueing import (
+    LAST_IN_TIME,
+    SHORTEST_PREFILL,
+    Queue,
+    queue_keys,
+    waiting_queue,
+)
 from tokenflow_sgl.policy.supply import Supply, supplied
 from tokenflow_sgl.policy.urgency import HEAD_START
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
@@ -162,6 +169,8 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     prefills = costs.prefill_seconds(prompts)
     # A newcomer overtakes those with far longer prompts.
     turns = -HEAD_START / np.maximum(costs.prompt_seconds(prompts), SHORTEST_PREFILL)
+    late = int(np.count_nonzero((keys > LAST_IN_TIME) | (keys == -np.inf)))
+    turns[goes_first(prefills, late)] = LAST_IN_TIME
     places = keys.searchsorted(turns, side="right").tolist()
     joining = _Joining(state, config, waiting, like)
     waits = _waits(state, joining, places, prefills)

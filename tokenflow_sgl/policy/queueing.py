@@ -41,7 +41,7 @@ from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Standing, St
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.on_time import in_time
 from tokenflow_sgl.policy.supply import modelled
-from tokenflow_sgl.policy.urgency import response_turn, weights
+from tokenflow_sgl.policy.urgency import differing_weights, response_turn
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
@@ -54,8 +54,8 @@ MOST_PUT_OFF = 200
 """Of these at a time: a queue that is never empty has seen any number."""
 FARTHEST = 6.0
 """Multiple of the others' bound at which nothing overtakes these any more."""
-SOONEST = -1e12
-"""Below the response ratio of any request, see `response_turn`."""
+LAST_IN_TIME = -1e12
+"""Key of the last that can be in time: below the response ratio of any request."""
 STAYS = 2.0
 """A stream that thinks and runs counts as if it had waited so many times as long: two that are
 alike do not take turns."""
@@ -197,7 +197,7 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
         first |= _must_begin(state, index, seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     soon = in_time(state, queue.arrival)
-    turns[soon] = SOONEST + np.arange(len(soon))
+    turns[soon] = LAST_IN_TIME - np.arange(len(soon))[::-1]
     # Those that nothing may overtake in the order of their arrival.
     turns[first] = -np.inf
     keys = np.zeros(len(streams))
@@ -216,7 +216,7 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
 def _waited_enough(state: State, queue: Queue, overtake: float) -> BoolArray:
     """Which of the waiting streams nothing overtakes any more, in the order of the queue."""
     index = state.streams.waiting_index
-    weight, tolerance = weights(state.streams, index), state.streams.tolerance
+    weight, tolerance = differing_weights(state.streams, index), state.streams.tolerance
     begun = queue.begun if weight is None else weight * queue.begun
     bound = overtake * queue.most
     enough: BoolArray = begun >= bound

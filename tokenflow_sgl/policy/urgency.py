@@ -54,6 +54,13 @@ def weights(streams: Streams, index: IntArray) -> FloatArray | None:
     return None if streams.weight is None else streams.weight.take(index)
 
 
+def differing_weights(streams: Streams, index: IntArray) -> FloatArray | None:
+    """The weights of the streams at `index`; None: all of these are alike, so they say nothing."""
+    weight = weights(streams, index)
+    alike = weight is None or not len(weight) or bool((weight == weight[0]).all())
+    return None if alike else weight
+
+
 def tolerated(streams: Streams, index: IntArray, ahead: FloatArray) -> FloatArray | float:
     """What is left of the waits that the readers of the streams at `index` tolerate, seconds.
 

@@ -11,11 +11,20 @@ from states import COSTS
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths
 from tokenflow_sgl.costs import SHARED_STEP, StepCosts
-from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy, on_time, queueing
 from tokenflow_sgl.policy.queueing import FARTHEST, Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 CONFIG = WorkingSetConfig(overtake=1.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nobody_is_in_time():
+    """Those who are go before all of these: `test_on_time.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        nobody = np.zeros(0, dtype=np.int64)
+        patch.setattr(queueing, "in_time", lambda state, arrival: nobody)
+        yield
 
 
 def waiting(make_stream, prompt, arrival):
@@ -270,8 +279,10 @@ def test_the_head_of_a_queue_is_that_of_the_sorted_one(keys, most) -> None:
     assert first_of(index, None, most).tolist() == index[:most].tolist()
 
 
-def work_before_the_long_one(make_state, make_stream, shorts, overtake) -> tuple[float, float]:
-    """A long prompt beside three short ones, and a new one for each that begins.
+def work_before_the_long_one(
+    make_state, make_stream, shorts, overtake, now=0.01
+) -> tuple[float, float]:
+    """A long prompt that came at 0.0, three short ones, and a new one for each that begins.
 
     Returns:
         Seconds of prefills that begin before the long one, and those that waited at most; infinite
@@ -279,8 +290,8 @@ def work_before_the_long_one(make_state, make_stream, shorts, overtake) -> tuple
     """
     config = WorkingSetConfig(overtake=overtake)
     here = {0: waiting(make_stream, 1000, 0.0)}
-    here |= {i: waiting(make_stream, shorts[i], 0.001 * i) for i in (1, 2, 3)}
-    now, queue, passed = 0.01, Queue(), 0.0
+    here |= {i: waiting(make_stream, shorts[i], now - 0.01 + 0.001 * i) for i in (1, 2, 3)}
+    queue, passed = Queue(), 0.0
     for new in range(4, len(shorts)):
         made = make_state(list(here.values()), now=now, total=10**9)
         standing = dataclasses.replace(made.streams.standing, slot=np.array(list(here)))
@@ -305,6 +316,15 @@ def test_no_request_is_overtaken_without_end(make_state, make_stream, shorts, ov
     largest = 1.01 * float(COSTS.prompt_seconds(400))
     assert overtake * most <= passed <= FARTHEST * overtake * most + largest
     without, _ = work_before_the_long_one(make_state, make_stream, shorts, 1000.0)
+    assert without == np.inf
+
+
+def test_those_in_time_do_not_overtake_without_end(make_state, make_stream, monkeypatch) -> None:
+    monkeypatch.setattr(queueing, "in_time", on_time.in_time)
+    shorts = [50 + number % 350 for number in range(300)]
+    passed, most = work_before_the_long_one(make_state, make_stream, shorts, 0.9, now=5.0)
+    assert 0.9 * most <= passed <= FARTHEST * most
+    without, _ = work_before_the_long_one(make_state, make_stream, shorts, 1000.0, now=5.0)
     assert without == np.inf
 
 

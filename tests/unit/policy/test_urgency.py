@@ -147,7 +147,7 @@ def test_the_response_ratio_counts_by_weight(make_state, make_stream) -> None:
 
 def test_a_tolerated_wait_comes_behind_all_others_and_ends(make_state, make_stream) -> None:
     agent = make_stream(Phase.WAITING, prompt=10, arrival=80.0, **AGENT)
-    reader = make_stream(Phase.WAITING, prompt=4000, arrival=99.0)
+    reader = make_stream(Phase.WAITING, prompt=4000, arrival=97.0)
     assert newcomers(make_state([agent, reader])) == [1, 0]
     assert newcomers(make_state([dict(agent, arrival=69.0), reader])) == [0, 1]
 
