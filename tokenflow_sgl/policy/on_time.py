@@ -32,7 +32,7 @@ MOST = 256
 
 
 def in_time(state: State, arrival: FloatArray) -> IntArray:
-    """Those of `streams.waiting_index` that can be in time, as places of it, in their order.
+    """Newcomers that can be in time, in their order, as places of `streams.waiting_index`.
 
     Empty where the costs are not known, or where weights say who goes first.
 
@@ -41,12 +41,12 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
         arrival: When each of those that wait came, shape (w,).
     """
     streams, costs = state.streams, state.costs
-    nobody = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
     index = streams.waiting_index
     if costs.prefill is None or not len(index):
-        return nobody
+        return none
     if differing_weights(streams, index) is not None:
-        return nobody
+        return none
     within: FloatArray | float = IN_TIME
     if streams.ttft_slo is not None:
         own = streams.ttft_slo.take(index)
