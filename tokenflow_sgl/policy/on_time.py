@@ -43,16 +43,18 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     streams, costs = state.streams, state.costs
     none = np.zeros(0, dtype=np.int64)
     index = streams.waiting_index
-    if costs.prefill is None or not len(index):
-        return none
-    if differing_weights(streams, index) is not None:
+    if costs.prefill is None:
         return none
     within: FloatArray | float = IN_TIME
     if streams.ttft_slo is not None:
         own = streams.ttft_slo.take(index)
         within = np.where(np.isnan(own), IN_TIME, own)
     waited = state.now - arrival
-    seconds, left = BESIDE * state.prefill_seconds, within - waited
+    left = np.asarray(within - waited)
+    # Where all are late, as in a long queue, nothing else is looked at.
+    if not (left > 0.0).any() or differing_weights(streams, index) is not None:
+        return none
+    seconds = BESIDE * state.prefill_seconds
     if state.memory.kv.promised:
         left = left - BESIDE * float(costs.prefill_seconds(state.memory.kv.promised))
     can = seconds <= left
