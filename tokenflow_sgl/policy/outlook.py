@@ -29,7 +29,7 @@ from tokenflow_sgl.policy.admission import (
     prefills_due,
     promised_share,
 )
-from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
 from tokenflow_sgl.policy.deadlines import with_deadlines
 from tokenflow_sgl.policy.demand import FINAL_SHARE, STOCKING, Asking
 from tokenflow_sgl.policy.on_time import goes_first
@@ -170,7 +170,8 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     # A newcomer overtakes those with far longer prompts.
     turns = -HEAD_START / np.maximum(costs.prompt_seconds(prompts), SHORTEST_PREFILL)
     late = int(np.count_nonzero((keys > LAST_IN_TIME) | (keys == -np.inf)))
-    turns[goes_first(prefills, late)] = LAST_IN_TIME
+    if config.admission != SLO:
+        turns[goes_first(prefills, late)] = LAST_IN_TIME
     places = keys.searchsorted(turns, side="right").tolist()
     joining = _Joining(state, config, waiting, like)
     waits = _waits(state, joining, places, prefills)

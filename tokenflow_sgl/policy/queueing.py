@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Standing, State
-from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
 from tokenflow_sgl.policy.on_time import in_time
 from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.urgency import differing_weights, response_turn
@@ -196,8 +196,10 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
         seconds = np.maximum(queue.seconds, state.prefill_seconds)
         first |= _must_begin(state, index, seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
-    soon = in_time(state, queue.arrival)
-    turns[soon] = LAST_IN_TIME - np.arange(len(soon))[::-1]
+    if config.admission != SLO:
+        # There sooner is what the streams that run have gained spent sooner.
+        soon = in_time(state, queue.arrival)
+        turns[soon] = LAST_IN_TIME - np.arange(len(soon))[::-1]
     # Those that nothing may overtake in the order of their arrival.
     turns[first] = -np.inf
     keys = np.zeros(len(streams))

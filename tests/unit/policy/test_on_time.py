@@ -159,8 +159,8 @@ def test_of_a_crowd_the_shortest_are_looked_at(make_state, make_stream) -> None:
 def share_in_time(monkeypatch, without):
     """Of long prompts among short ones, somewhat more than the device carries."""
     if without:
-        nobody = np.zeros(0, dtype=np.int64)
-        monkeypatch.setattr(queueing, "in_time", lambda state, arrival: nobody)
+        none = np.zeros(0, dtype=np.int64)
+        monkeypatch.setattr(queueing, "in_time", lambda state, arrival: none)
     arrivals = np.cumsum(np.random.default_rng(5).exponential(0.19, 600)).tolist()
     requests = tuple(
         TraceRequest(arrival, 4_000 if number % 4 else 16_000, 40, rate=20.0)
@@ -177,3 +177,10 @@ def test_more_readers_have_text_in_time(monkeypatch) -> None:
     with monkeypatch.context() as patch:
         before = share_in_time(patch, without=True)
     assert share_in_time(monkeypatch, without=False) > before + 0.05
+
+
+def test_admission_by_objectives_has_its_own_order(make_state, make_stream) -> None:
+    rows = [waiting(make_stream, 1000, 50.0), waiting(make_stream, 4000, 99.9)]
+    made = make_state(rows, now=100.0)
+    assert line(made) == [1, 0]
+    assert line(made, config=WorkingSetConfig(overtake=1.0, admission="slo")) == [0, 1]

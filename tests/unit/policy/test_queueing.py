@@ -19,11 +19,11 @@ CONFIG = WorkingSetConfig(overtake=1.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nobody_is_in_time():
+def none_is_in_time():
     """Those who are go before all of these: `test_on_time.py`."""
     with pytest.MonkeyPatch.context() as patch:
-        nobody = np.zeros(0, dtype=np.int64)
-        patch.setattr(queueing, "in_time", lambda state, arrival: nobody)
+        none = np.zeros(0, dtype=np.int64)
+        patch.setattr(queueing, "in_time", lambda state, arrival: none)
         yield
 
 
