@@ -17,16 +17,13 @@ import heapq
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.policy.mixed_steps import elapsed_per_second
 from tokenflow_sgl.policy.urgency import differing_weights
 
-FAIR_SHARE = 2.0
-"""Time of prompts in a mixed step that newcomers get at least, over all the rest of it, where the
-step's readers hardly notice. With shorter chunks a prompt pays for the weights and the rows more
-often than for itself."""
 IN_TIME = 2.0
 """Seconds within which a first token is in time where the request has no objective."""
-BESIDE = 1.0 + 1.0 / FAIR_SHARE
-"""Times its own engine time that a prefill takes, beside readers that go on."""
+BEFORE = 0.75
+"""Part of that in which steps are to be so long that a prefill is done: others will come."""
 MOST = 256
 """Requests that are looked at, the shortest of them: each takes a millisecond at least."""
 
@@ -45,18 +42,16 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     index = streams.waiting_index
     if costs.prefill is None:
         return none
-    within: FloatArray | float = IN_TIME
-    if streams.ttft_slo is not None:
-        own = streams.ttft_slo.take(index)
-        within = np.where(np.isnan(own), IN_TIME, own)
     waited = state.now - arrival
-    left = np.asarray(within - waited)
+    within = _within(state, index)
+    left = within - waited
     # Where all are late, as in a long queue, nothing else is looked at.
     if not (left > 0.0).any() or differing_weights(streams, index) is not None:
         return none
-    seconds = BESIDE * state.prefill_seconds
+    elapsed = elapsed_per_second(state)
+    seconds = elapsed * state.prefill_seconds
     if state.memory.kv.promised:
-        left = left - BESIDE * float(costs.prefill_seconds(state.memory.kv.promised))
+        left = left - elapsed * float(costs.prefill_seconds(state.memory.kv.promised))
     can = seconds <= left
     if streams.tolerance is not None:
         can &= waited >= streams.tolerance.take(index)
@@ -66,16 +61,60 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     chosen = most_in_time(seconds[places].tolist(), left[places].tolist())
     late = len(index) - len(chosen)
     found = places[np.array(chosen, dtype=np.int64)]
-    limits = np.broadcast_to(within, len(index))
-    return np.asarray(found[_bearable(seconds[found], late, limits[found])])
+    return np.asarray(found[_bearable(seconds[found], late, within[found])])
 
 
-def goes_first(seconds: FloatArray, late: int) -> BoolArray:
-    """Which newcomers go before so many who are late: those that can be in time if alone.
+def share_needed(state: State, run: IntArray) -> float:
+    """Share of the engine's time that prefills need so that these newcomers are in time, up to 1.0.
+
+    The largest density of work before a deadline, as where the speed of a processor follows from
+    deadlines (F. Yao, A. Demers, S. Shenker, 1995). 0.0 where none can be in time.
+
+    Args:
+        state: As it is; the costs of prefills are known.
+        run: Streams that are to start or resume, as indices; those that wait for memory are not
+            sooner for longer steps.
+    """
+    streams, promised = state.streams, state.memory.kv.promised
+    under_way = 0.0
+    needed = 0.0
+    if promised:
+        under_way = float(state.costs.prefill_seconds(promised))
+        begun = streams.running_index
+        begun = begun[streams.generated.take(begun) == 0]
+        left = _soon(state, begun)
+        needed = under_way / float(left.max()) if (left > 0.0).any() else 0.0
+    fresh = np.sort(run[streams.waiting.take(run)])
+    if len(fresh):
+        left, seconds = _soon(state, fresh), state.prefill_seconds_of(fresh)
+        can = (left > 0.0) & (seconds + under_way <= left)
+        order = np.argsort(left[can], kind="stable")
+        work = under_way + seconds[can][order].cumsum()
+        needed = max(needed, float((work / left[can][order]).max(initial=0.0)))
+    return min(needed, 1.0)
+
+
+def _soon(state: State, index: IntArray) -> FloatArray:
+    """Seconds until the prefills of these streams should be done, to be in time."""
+    return BEFORE * _within(state, index) - (state.now - state.streams.arrival.take(index))
+
+
+def _within(state: State, index: IntArray) -> FloatArray:
+    """Seconds after its arrival within which each has its first token in time."""
+    objective = state.streams.ttft_slo
+    if objective is None:
+        return np.full(len(index), IN_TIME)
+    own = objective.take(index)
+    return np.where(np.isnan(own), IN_TIME, own)
+
+
+def goes_first(state: State, seconds: FloatArray, late: int) -> BoolArray:
+    """Which newcomers would go before so many who are late: those that are in time if alone.
 
     seconds: Of their prefills.
     """
-    return _bearable(BESIDE * seconds, late, IN_TIME) & (BESIDE * seconds <= IN_TIME)
+    seconds = elapsed_per_second(state) * seconds
+    return _bearable(seconds, late, IN_TIME) & (seconds <= IN_TIME)
 
 
 def _bearable(seconds: FloatArray, late: int, limits: FloatArray | float) -> BoolArray:

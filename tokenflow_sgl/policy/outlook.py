@@ -171,7 +171,7 @@ def outlook(state: State, config: WorkingSetConfig, before: Usual | None = None)
     turns = -HEAD_START / np.maximum(costs.prompt_seconds(prompts), SHORTEST_PREFILL)
     late = int(np.count_nonzero((keys > LAST_IN_TIME) | (keys == -np.inf)))
     if config.admission != SLO:
-        turns[goes_first(prefills, late)] = LAST_IN_TIME
+        turns[goes_first(state, prefills, late)] = LAST_IN_TIME
     places = keys.searchsorted(turns, side="right").tolist()
     joining = _Joining(state, config, waiting, like)
     waits = _waits(state, joining, places, prefills)

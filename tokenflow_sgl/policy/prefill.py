@@ -7,23 +7,12 @@ import dataclasses
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
-from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.on_time import FAIR_SHARE
+from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
+from tokenflow_sgl.policy.mixed_steps import fair, rest_of_step
+from tokenflow_sgl.policy.on_time import share_needed
 from tokenflow_sgl.policy.tenant_turns import PrefillTurn
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
-SLOWER = 1.1
-"""While many newcomers wait, a reader's next token may take so many times as long as it is read:
-each lags by some milliseconds, and in a step is room for more of the prompts."""
-MANY = 0.1
-"""More than so many newcomers per reader are many: prompts wait, and each step that does less of
-them makes all who come until the queue is empty wait for longer."""
-LEAST_SHARE = 0.5
-"""Time of prompts in a mixed step that newcomers get at least, over all the rest of it: where
-readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
-UNNOTICED = 0.065
-"""Seconds beyond the time in which a token is read, two thirds of what counts as a stall: readers
-who wait for no longer do not notice it, so prompts get `FAIR_SHARE`."""
 CATCHES_UP = 0.5
 """Of the time in which a token is read, the longest step beside which a reader catches up whose
 tenant comes before the prefill's."""
@@ -75,8 +64,8 @@ def _limit(
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
     Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, and at least what
-    takes `LEAST_SHARE` of the rest of the step, or `FAIR_SHARE` if that goes unnoticed; else None,
-    the engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
+    is `fair` where no reader has an objective; else None, the engine's own limit. And whether the
+    step should be shorter than `SHORTEST_CHUNK`.
 
     Among tenants, newcomers that begin beside another's prompt do so as a whole, and what readers
     have who come before a prefill is not spent on it: they catch up beside it.
@@ -96,7 +85,7 @@ def _limit(
             return (longest if streamed else None), False
     if costs.prefill is None:
         return longest, False
-    constant, per_token, per_work = costs.prefill
+    _, per_token, per_work = costs.prefill
     cost = per_token + per_work * _prefix(state, run)
     if np.isfinite(quantum):
         longest = min(max(int(quantum / cost), SHORTEST_CHUNK), longest) if cost > 0.0 else longest
@@ -106,21 +95,22 @@ def _limit(
     # A stream gets a decode step's tokens per prefill step, beside it or between two: steps in
     # which its reader reads as many do not make it worse.
     pace = costs.tokens_per_step / streams.rate.take(reading)
-    waiting = len(streams.waiting_index) if turn is None else turn.waiting
-    if waiting > MANY * len(reading):
-        pace = SLOWER * pace
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
         bearable = np.fmin(bearable, streams.tbt_slo.take(reading))
-    beside = constant + state.decode_seconds - costs.decode_seconds(0, 0)  # the rows' part
-    seconds = float(bearable.min()) - beside
+    rest = rest_of_step(state)
+    seconds = float(bearable.min()) - rest
     if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
-        fair = min(FAIR_SHARE * beside, float(pace.min()) + UNNOTICED - beside)
-        seconds = max(seconds, LEAST_SHARE * beside, fair)
+        seconds = max(seconds, _fair(state, config, run, rest, float(pace.min())))
     if turn is not None and (first := turn.first.take(reading)).any():
-        seconds = min(seconds, float(np.maximum(ahead, CATCHES_UP * pace)[first].min()) - beside)
+        seconds = min(seconds, float(np.maximum(ahead, CATCHES_UP * pace)[first].min()) - rest)
     most = seconds / cost if cost > 0.0 else np.inf
     return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
+
+
+def _fair(state: State, config: WorkingSetConfig, run: IntArray, rest: float, pace: float) -> float:
+    """Seconds of prompts in the step, whatever readers have unread; see `fair`."""
+    return fair(rest, pace, 0.0 if config.admission == SLO else share_needed(state, run))
 
 
 def _prefix(state: State, run: IntArray) -> int:

@@ -33,14 +33,12 @@ class PrefillTurn:
         tokens: Of the step, so that newcomers begin beside the prompt of a tenant that was given
             more, of which earlier steps computed a part; None: none does.
         begun: See `Prefill`.
-        waiting: How many newcomers count as waiting.
     """
 
     reads: BoolArray
     first: BoolArray
     tokens: int | None
     begun: int | None
-    waiting: int
 
 
 def own_step(state: State, view: TenantView, service: Service, run: tuple[int, ...]) -> IntArray:
@@ -103,11 +101,9 @@ def prefill_turn(
         # What ends before long is not worth a step that the newcomer's own readers have to bear.
         if fits and state.memory.kv.promised > together.item(0):
             begun, tokens = LEAST_BEGUN, together.item(fits - 1)
-    waiting = streams.waiting & (of_each <= turn_of + AHEAD)
     return PrefillTurn(
         reads=of_each <= turn_of + AHEAD,
         first=of_each < turn_of - AHEAD,
         tokens=tokens,
         begun=begun,
-        waiting=int(np.count_nonzero(waiting)),
     )

@@ -16,12 +16,15 @@ from tokenflow_sgl.lab.report.goal import parse_goal
 from tokenflow_sgl.lab.sim import EngineOptions, simulate
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl.policy import WorkingSetConfig, queueing
-from tokenflow_sgl.policy.on_time import BESIDE, IN_TIME, MOST, in_time, most_in_time
+from tokenflow_sgl.policy.mixed_steps import MEANWHILE
+from tokenflow_sgl.policy.on_time import IN_TIME, MOST, in_time, most_in_time
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
 
 CONFIG = WorkingSetConfig(overtake=1.0)
-LONG = 12_000
+LONG = 14_000
 """Tokens of a prompt that takes over half of what is in time."""
+ALONE = 1.0 + MEANWHILE
+"""Seconds that pass while one of a prefill is computed where no stream has a reader."""
 
 
 def waiting(make_stream, prompt, arrival, **given):
@@ -70,7 +73,7 @@ def line(made, queue=None, config=CONFIG):
 
 def last_moment(prompt):
     """When one of now 100.0 must have come to be in time just so if it goes first."""
-    return 100.0 - IN_TIME + BESIDE * float(COSTS.prefill_seconds(prompt))
+    return 100.0 - IN_TIME + ALONE * float(COSTS.prefill_seconds(prompt))
 
 
 def test_a_long_prompt_goes_first_at_its_last_moment(make_state, make_stream) -> None:
@@ -87,7 +90,7 @@ def test_a_long_prompt_goes_first_at_its_last_moment(make_state, make_stream) ->
 def test_the_longest_is_left_out_where_not_all_can_be_in_time(make_state, make_stream) -> None:
     rows = [waiting(make_stream, prompt, 98.6) for prompt in (LONG, 8000, 8000, 8000)]
     made = make_state(rows, now=100.0)
-    assert made.prefill_seconds.sum() * BESIDE > IN_TIME - 1.4
+    assert made.prefill_seconds.sum() * ALONE > IN_TIME - 1.4
     assert line(made)[-1] == 0
 
 
@@ -99,7 +102,7 @@ def test_who_is_late_waits_for_some_and_not_for_many_seconds(make_state, make_st
         rows.append(waiting(make_stream, 4000, 99.9))
         return make_state(rows, now=100.0)
 
-    most = int(IN_TIME / (BESIDE * float(COSTS.prefill_seconds(4000))))
+    most = int(IN_TIME / (ALONE * float(COSTS.prefill_seconds(4000))))
     assert most >= 2
     assert line(made(most))[0] == most
     assert line(made(most + 1))[-1] == most + 1

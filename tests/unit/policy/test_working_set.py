@@ -15,7 +15,8 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
 from tokenflow_sgl.policy.baselines.paper import PaperMemo
-from tokenflow_sgl.policy.prefill import FAIR_SHARE, LEAST_SHARE, UNNOTICED
+from tokenflow_sgl.policy.mixed_steps import FAIR_SHARE, LEAST_SHARE, UNNOTICED
+from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
@@ -236,10 +237,10 @@ def test_prefill_steps_are_short_while_a_stream_decodes(make_state, make_stream,
 @pytest.mark.parametrize(
     ("slack", "rate", "limit"),
     [
-        (-5.0, 20.0, 850),  # (55 - 4) / 0.06: a step a tenth longer than a token is read
-        (0.01, 20.0, 850),
+        (-5.0, 20.0, 766),  # (50 - 4) / 0.06
+        (0.01, 20.0, 766),
         (0.1, 20.0, 1600),  # (100 - 4) / 0.06
-        (-5.0, 200.0, 256),  # the least; 1.5 times 4 ms are 100 tokens
+        (-5.0, 200.0, 256),  # the least; twice 4 ms are 133 tokens
         (9.0, 20.0, 2048),
     ],
 )
@@ -253,37 +254,27 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
     assert found == pytest.approx(limit, abs=1)
 
 
-def test_many_newcomers_let_readers_lag_by_a_tenth(make_state, make_stream) -> None:
-    def limit(newcomers: int) -> float:
-        rows = [make_stream(slack=0.01, rate=20.0)] + [make_stream(slack=50.0, rate=1.0)] * 19
-        rows += [make_stream(Phase.WAITING)] * newcomers
-        return POLICY.decide(make_state(rows, total=2250)).prefill.limit
-
-    assert limit(2) == pytest.approx((0.050 - 0.004) / 6e-5, abs=10)
-    assert limit(3) == pytest.approx((0.055 - 0.004) / 6e-5, abs=10)
-
-
 def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, make_stream) -> None:
     # 4 ms, 60 us a token, 10 ns for each token before it; a decoding row takes 1 ms.
     costs = StepCosts(decode=(0.01, 1e-3, 0.0), prefill=(0.004, 6e-5, 1e-8))
     rows = [make_stream(slack=-5.0, rate=20.0) for _ in range(6)]
     waiting = make_stream(Phase.WAITING)
     found = POLICY.decide(make_state([*rows, waiting], total=1300, costs=costs)).prefill.limit
-    assert found == pytest.approx((0.055 - 0.006 - 0.004) / 6e-5, abs=1)
+    assert found == pytest.approx((0.050 - 0.006 - 0.004) / 6e-5, abs=1)
     # In the midst of a prompt of 5000 tokens, 1000 to go.
     chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
     found = POLICY.decide(state).prefill.limit
-    assert found == pytest.approx((0.055 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+    assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
 
 
 def test_a_chunk_attends_to_what_is_cached_before_it(make_state, make_stream) -> None:
     costs = StepCosts(decode=(0.01, 0.0, 0.0), prefill=(0.004, 6e-5, 1e-8))
     rows = [make_stream(slack=0.05, rate=20.0)]
     rows.append(make_stream(Phase.WAITING, prompt=5000, on_device=4000, on_host=4000))
-    # One newcomer for one reader: a tenth more than the 50 ms in which a token is read.
+    # A token is read in 50 ms.
     found = POLICY.decide(make_state(rows, total=50_000, costs=costs)).prefill.limit
-    assert found == pytest.approx((0.055 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+    assert found == pytest.approx((0.050 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
 
 
 def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
@@ -303,9 +294,9 @@ def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
 @pytest.mark.parametrize(
     ("constant", "seconds"),
     [
-        (0.004, 0.051),  # a tenth more than a token is read in; more than twice 4 ms
-        (0.024, FAIR_SHARE * 0.024),  # 31 ms would keep pace; late by 17, which goes unnoticed
-        (0.050, UNNOTICED + 0.005),  # twice 50 ms would be noticed
+        (0.004, 0.046),  # as long as a token is read; more than twice 4 ms
+        (0.024, FAIR_SHARE * 0.024),  # 26 ms would keep pace; late by 22, which goes unnoticed
+        (0.050, UNNOTICED),  # twice 50 ms would be noticed
         (0.090, LEAST_SHARE * 0.090),
     ],
 )
@@ -318,6 +309,27 @@ def test_a_fair_share_may_be_late_by_what_goes_unnoticed(
     rows.append(make_stream(Phase.WAITING))
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
     assert found == pytest.approx(seconds / 6e-5, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("came", "prompt", "seconds"),
+    [
+        (99.9, 4000, FAIR_SHARE * 0.010),  # 0.25 s of work in 1.4 s: less than two thirds
+        (99.9, 19_000, 1.15 / (1.4 - 1.15) * 0.010),  # 1.15 s of work in 1.4 s
+        (99.0, 8000, 0.041 + UNNOTICED),  # 0.49 s of work in 0.5 s: as long as goes unnoticed
+        (98.0, 4000, FAIR_SHARE * 0.010),  # it is late
+    ],
+)
+def test_steps_are_as_long_as_newcomers_need_to_be_in_time(
+    make_state, make_stream, came, prompt, seconds
+) -> None:
+    # A token is read in 51 ms; the rows take none.
+    costs = StepCosts(decode=(0.008, 0.0, 0.0), prefill=(0.010, 6e-5, 0.0))
+    rows = [make_stream(slack=-5.0, rate=1 / 0.051), make_stream(slack=50.0, rate=1.0)]
+    rows.append(make_stream(Phase.WAITING, prompt=prompt, generated=0, arrival=came))
+    made = make_state(rows, total=50_000, costs=costs, chunk=8192)
+    found = prefill_gate(made, WorkingSetConfig(prefill_chunk=8192), np.array([2])).limit
+    assert found == pytest.approx(max(seconds, 0.041) / 6e-5, abs=60)
 
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
