@@ -42,15 +42,14 @@ def unnoticed(rest: float, pace: float) -> float:
     return max(pace + UNNOTICED - rest, LEAST_SHARE * rest)
 
 
-def fair(rest: float, pace: float, needed: float) -> float:
+def fair(rest: float, most: float, needed: float) -> float:
     """Seconds that prompts get in a mixed step, whatever readers have unread.
 
     Args:
         rest: Of the step, see `rest_of_step`.
-        pace: Seconds in which the fastest reader reads what a step generates for it.
+        most: That prompts may take, see `unnoticed`.
         needed: Share of the time that prompts need, 0.0 to 1.0, see `on_time.share_needed`.
     """
-    most = unnoticed(rest, pace)
     urgent = needed * rest / (1.0 - needed) if needed < 1.0 else most
     return min(most, max(FAIR_SHARE * rest, urgent))
 

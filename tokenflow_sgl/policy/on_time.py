@@ -64,8 +64,8 @@ def in_time(state: State, arrival: FloatArray) -> IntArray:
     return np.asarray(found[_bearable(seconds[found], late, within[found])])
 
 
-def share_needed(state: State, run: IntArray) -> float:
-    """Share of the engine's time that prefills need so that these newcomers are in time, up to 1.0.
+def share_needed(state: State, run: IntArray, begun: IntArray) -> float:
+    """Share of the engine's time that prefills need so that newcomers are in time, up to 1.0.
 
     The largest density of work before a deadline, as where the speed of a processor follows from
     deadlines (F. Yao, A. Demers, S. Shenker, 1995). 0.0 where none can be in time.
@@ -74,29 +74,26 @@ def share_needed(state: State, run: IntArray) -> float:
         state: As it is; the costs of prefills are known.
         run: Streams that are to start or resume, as indices; those that wait for memory are not
             sooner for longer steps.
+        begun: Streams whose prefills are under way, as indices.
     """
     streams, promised = state.streams, state.memory.kv.promised
-    under_way = 0.0
-    needed = 0.0
-    if promised:
-        under_way = float(state.costs.prefill_seconds(promised))
-        begun = streams.running_index
-        begun = begun[streams.generated.take(begun) == 0]
-        left = _soon(state, begun)
-        needed = under_way / float(left.max()) if (left > 0.0).any() else 0.0
-    fresh = np.sort(run[streams.waiting.take(run)])
-    if len(fresh):
-        left, seconds = _soon(state, fresh), state.prefill_seconds_of(fresh)
-        can = (left > 0.0) & (seconds + under_way <= left)
+    fresh = run[streams.waiting.take(run)]
+    concerned = np.concatenate((begun, fresh))
+    left = BEFORE * _within(state, concerned) - (state.now - streams.arrival.take(concerned))
+    # Under overload nearly all are late.
+    if not (left > 0.0).any():
+        return 0.0
+    under_way = float(state.costs.prefill_seconds(promised)) if promised else 0.0
+    until, left = left[: len(begun)], left[len(begun) :]
+    needed = under_way / float(until.max()) if (until > 0.0).any() else 0.0
+    soon = left > 0.0
+    if soon.any():
+        left, seconds = left[soon], state.prefill_seconds_of(fresh[soon])
+        can = seconds + under_way <= left
         order = np.argsort(left[can], kind="stable")
         work = under_way + seconds[can][order].cumsum()
         needed = max(needed, float((work / left[can][order]).max(initial=0.0)))
     return min(needed, 1.0)
-
-
-def _soon(state: State, index: IntArray) -> FloatArray:
-    """Seconds until the prefills of these streams should be done, to be in time."""
-    return BEFORE * _within(state, index) - (state.now - state.streams.arrival.take(index))
 
 
 def _within(state: State, index: IntArray) -> FloatArray:

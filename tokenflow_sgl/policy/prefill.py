@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
-from tokenflow_sgl.policy.mixed_steps import fair, rest_of_step
+from tokenflow_sgl.policy.mixed_steps import fair, rest_of_step, unnoticed
 from tokenflow_sgl.policy.on_time import share_needed
 from tokenflow_sgl.policy.tenant_turns import PrefillTurn
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
@@ -86,7 +86,8 @@ def _limit(
     if costs.prefill is None:
         return longest, False
     _, per_token, per_work = costs.prefill
-    cost = per_token + per_work * _prefix(state, run)
+    begun = _begun(state)
+    cost = per_token + per_work * _prefix(state, run, begun)
     if np.isfinite(quantum):
         longest = min(max(int(quantum / cost), SHORTEST_CHUNK), longest) if cost > 0.0 else longest
     if not len(reading):
@@ -101,28 +102,33 @@ def _limit(
     rest = rest_of_step(state)
     seconds = float(bearable.min()) - rest
     if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
-        seconds = max(seconds, _fair(state, config, run, rest, float(pace.min())))
+        most = unnoticed(rest, float(pace.min()))
+        if seconds < most:
+            needed = 0.0 if config.admission == SLO else share_needed(state, run, begun)
+            seconds = max(seconds, fair(rest, most, needed))
     if turn is not None and (first := turn.first.take(reading)).any():
         seconds = min(seconds, float(np.maximum(ahead, CATCHES_UP * pace)[first].min()) - rest)
     most = seconds / cost if cost > 0.0 else np.inf
     return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
 
 
-def _fair(state: State, config: WorkingSetConfig, run: IntArray, rest: float, pace: float) -> float:
-    """Seconds of prompts in the step, whatever readers have unread; see `fair`."""
-    return fair(rest, pace, 0.0 if config.admission == SLO else share_needed(state, run))
+def _begun(state: State) -> IntArray:
+    """Streams whose prefills are under way."""
+    streams = state.streams
+    if not state.memory.kv.promised:
+        return streams.running_index[:0]
+    running = streams.running_index
+    return np.asarray(running[streams.generated.take(running) == 0])
 
 
-def _prefix(state: State, run: IntArray) -> int:
+def _prefix(state: State, run: IntArray, begun: IntArray) -> int:
     """Tokens that a chunk attends to besides itself, at most: of its prompt, or cached."""
     streams, promised = state.streams, state.memory.kv.promised
     before = 0
     if streams.on_host is not None:
         before = int(streams.on_host[run[streams.waiting[run]]].max(initial=0))
     if promised:
-        running = streams.running_index
-        chunked = streams.prompt[running][streams.generated[running] == 0]
-        before = max(before, int(chunked.max(initial=0)) - promised)
+        before = max(before, int(streams.prompt.take(begun).max(initial=0)) - promised)
     return before
 
 

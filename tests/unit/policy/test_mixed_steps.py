@@ -41,7 +41,7 @@ def test_prompts_get_their_least_share_of_long_steps() -> None:
     ],
 )
 def test_prompts_get_what_they_need_as_far_as_it_goes_unnoticed(needed, seconds) -> None:
-    assert fair(0.01, 0.05, needed) == pytest.approx(seconds)
+    assert fair(0.01, unnoticed(0.01, 0.05), needed) == pytest.approx(seconds)
 
 
 def test_beside_the_fastest_reader_a_prefill_takes_longer(make_state, make_stream) -> None:

@@ -32,7 +32,7 @@ def served(server, trace, **config):
 
 
 def test_most_that_are_let_in_are_served_well(server) -> None:
-    trace = open_trace(OVERLOAD)
+    trace = open_trace("h200-c?duration=80&readers=20")
     run = served(server, trace, max_wait=2.0)
     refused = np.array([error is not None for error in run.requests["error"].to_pylist()])
     assert 0.1 < refused.mean() < 0.95
