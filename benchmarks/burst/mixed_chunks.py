@@ -13,12 +13,11 @@ the same; at the end the table is written into docs/benchmarks.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
 from compared import FIGURES, TOKENFLOW, Figure, between, table
-from own_memory import MODEL, run, workloads
+from own_memory import MODEL, asked, run, workloads
 from own_memory_tables import DATA as ALONE
 from own_memory_tables import PAGE
 from served import SETTINGS, opened, save
@@ -29,13 +28,7 @@ SHOWN = [figure for figure in FIGURES if figure.name != "first text and stalls, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--azure", metavar="FILE", help="conversation trace")
-    parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
-    parser.add_argument("--tables", action="store_true", help="only write the table again")
-    given = parser.parse_args()
+    given = asked(__doc__)
     if not given.tables:
         settings = {TOKENFLOW: {"policy": TOKENFLOW, **MIXED}}
         data = opened(DATA) | {"model": MODEL, "settings": settings}

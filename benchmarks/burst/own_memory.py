@@ -87,18 +87,23 @@ def workloads(azure: str | None, mooncake: str | None) -> dict[str, Workload]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--azure", metavar="FILE", help="conversation trace")
-    parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
-    parser.add_argument("--tables", action="store_true", help="only write the tables again")
-    given = parser.parse_args()
+    given = asked(__doc__)
     if not given.tables:
         measure(workloads(given.azure, given.mooncake))
     data = json.loads(DATA.read_text())
     write_tables(data)
     print(short_table(data))
+
+
+def asked(description: str | None) -> argparse.Namespace:
+    """The command line: the traces, and whether only tables are to be written."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--azure", metavar="FILE", help="conversation trace")
+    parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
+    parser.add_argument("--tables", action="store_true", help="only write the tables again")
+    return parser.parse_args()
 
 
 def measure(chosen: dict[str, Workload]) -> None:
