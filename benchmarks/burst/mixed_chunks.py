@@ -17,7 +17,7 @@ import json
 from typing import Any
 
 from compared import FIGURES, TOKENFLOW, Figure, between, table
-from own_memory import MODEL, asked, run, workloads
+from own_memory import MODEL, arguments, run, workloads
 from own_memory_tables import DATA as ALONE
 from own_memory_tables import PAGE
 from served import SETTINGS, opened, save
@@ -28,7 +28,7 @@ SHOWN = [figure for figure in FIGURES if figure.name != "first text and stalls, 
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = arguments(__doc__)
     if not given.tables:
         settings = {TOKENFLOW: {"policy": TOKENFLOW, **MIXED}}
         data = opened(DATA) | {"model": MODEL, "settings": settings}

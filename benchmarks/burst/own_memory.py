@@ -87,7 +87,7 @@ def workloads(azure: str | None, mooncake: str | None) -> dict[str, Workload]:
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = arguments(__doc__)
     if not given.tables:
         measure(workloads(given.azure, given.mooncake))
     data = json.loads(DATA.read_text())
@@ -95,7 +95,7 @@ def main() -> None:
     print(short_table(data))
 
 
-def asked(description: str | None) -> argparse.Namespace:
+def arguments(description: str | None) -> argparse.Namespace:
     """The command line: the traces, and whether only tables are to be written."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
