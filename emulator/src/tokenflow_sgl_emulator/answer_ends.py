@@ -56,8 +56,10 @@ def end_answers(
 
 def _ends(batch: Any) -> dict[int, int]:
     """EOS by the row of the batch, for those requests whose next token is to be their last."""
+    # Those that the CPU has: a GPU would be waited for. With drafts only the device knows them.
+    lengths = batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu
     ends = {}
-    for row, (req, length) in enumerate(zip(batch.reqs, batch.seq_lens.tolist(), strict=True)):
+    for row, (req, length) in enumerate(zip(batch.reqs, lengths.tolist(), strict=True)):
         custom = req.sampling_params.custom_params
         if isinstance(custom, dict) and END_KEY in custom:
             # `length` tokens are in the KV cache after this pass, and the next one is sampled.

@@ -38,7 +38,7 @@ def sampled(*rows: tuple[Any, int], delayed: bool = False) -> list[int]:
         return result
 
     requests, lengths = zip(*rows, strict=True)
-    batch = SimpleNamespace(reqs=list(requests), seq_lens=torch.tensor(lengths))
+    batch = SimpleNamespace(reqs=list(requests), seq_lens_cpu=torch.tensor(lengths))
     result = end_answers(forward, "worker", batch, flag=True)
     if delayed:
         assert result.delay_sample_func() is result

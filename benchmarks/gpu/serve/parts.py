@@ -1,0 +1,156 @@
+"""All parts of the benchmark, in their order: what says most comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import attack
+import link
+import reference
+import same_tokens
+import workload
+from journal import Figures, Journal, Part, UnfitError
+from machine import Machine
+
+from tokenflow_sgl.lab.profiles import MODELS
+
+TOKENFLOW = ("--scheduler", "tokenflow", "--hicache-ratio", "4")
+PAUSED = ("preemptions_total", "resume_loaded_tokens_total")
+STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file")
+LAYERS = ("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph")
+BIG = "llama3-70b"
+BIG_BYTES = 90 << 30
+"""Memory that it needs in 8 bits, with some KV."""
+PAPERS_TOKENS = 200_000
+ATTACK_MINUTES = 30.0
+STEPS = {
+    "kernels": "SGLang's kernels here are right",
+    "same": "stock SGLang and tokenflow say the same",
+    "workload": "one workload, beside what is simulated",
+    "link": "copies and steps, and pauses beside steps",
+    "restored": "prefixes from a storage, computed and loaded at once",
+    "layers": "KV layer by layer",
+    "further": "a 70B shape in 8 bits, speculation, the random attacker",
+}
+"""By name, what each one shows."""
+
+
+def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> list[Part]:
+    """All parts.
+
+    Args:
+        machine: Where they run.
+        journal: Of this call.
+        against: The device whose shipped profile is compared with.
+        minutes: Of the random attacker.
+    """
+    if machine.emulated is not None:
+        return _workloads(machine, journal)
+    cases = {name: partial(same_tokens.compare, machine, case) for name, case in _cases(machine)}
+    measured = journal.folder / "link" / "copies" / "measured.csv"
+    restored = partial(_script, machine, "restore.py", "restore.json")
+    layered = partial(_script, machine, "layerwise.py", "layerwise.json")
+    return [
+        Part("kernels/reference", 2, partial(reference.check, machine)),
+        Part("same/paused", 6, cases["paused"]),
+        *_workloads(machine, journal),
+        Part("link/copies", 2, partial(link.copies, machine, against)),
+        Part("link/steps", 3, partial(link.steps, machine, measured)),
+        Part("link/pauses", 4, partial(link.pauses, machine, _paused(machine))),
+        Part("restored/served", 5, cases["restored"]),
+        Part("restored/torch", 1.5, restored),
+        Part("layers/served", 5, cases["layers"]),
+        Part("layers/scheduled", 5, cases["layers, scheduled"]),
+        Part("layers/torch", 1.5, layered),
+        Part("further/fp8-70b", 8, partial(_big, machine)),
+        Part("further/ngram", 6, cases["ngram"]),
+        Part("further/attack", minutes + 4, partial(attack.attack, machine, minutes)),
+    ]
+
+
+def _workloads(machine: Machine, journal: Journal) -> list[Part]:
+    made = []
+    trace, tokens = ("4090-a?scale=0.1", 3000) if machine.toy else ("h200-b", PAPERS_TOKENS)
+    for name, memory in {f"{tokens}": tokens, "own": None}.items():
+        load = workload.Workload(trace, memory)
+        for contender in workload.CONTENDERS:
+            run = partial(workload.measure, machine, journal, load, contender)
+            made.append(Part(f"workload/{name}-{contender}", 5, run))
+    return made
+
+
+def _paused(machine: Machine) -> same_tokens.Case:
+    """Streams that are paused, for want of memory."""
+    if machine.toy:
+        small = {"streams": 8, "lengths": (40, 120), "tokens": 64}
+        return same_tokens.Case(TOKENFLOW, PAUSED, control=True, **small)  # type: ignore[arg-type]
+    return same_tokens.Case(TOKENFLOW, PAUSED, control=True)
+
+
+def _cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
+    long = {"streams": 3, "lengths": (300, 400) if machine.toy else (16_000, 20_000), "tokens": 32}
+    page = ("--page-size", "16" if machine.toy else "64")
+    layers = (*page, *(() if machine.toy else LAYERS))
+    layered = {"one_by_one": True, "share": 1.25}
+    drafts = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+    stored = (*STORAGE, "--hicache-ratio", "2")
+    paused = _paused(machine)
+    sizes = {"streams": paused.streams, "lengths": paused.lengths, "tokens": paused.tokens}
+    case: Callable[..., same_tokens.Case] = same_tokens.Case
+    return [
+        ("paused", paused),
+        (
+            "restored",
+            case(
+                (*stored, "--tokenflow-restore", "auto"),
+                ("restorations_total", "restored_tokens_total"),
+                both=page,
+                share=4.0,
+                one_by_one=True,
+                again=True,
+                beside=(
+                    ("loading", (*stored, "--hicache-storage-prefetch-policy", "wait_complete")),
+                ),
+                **long,
+            ),
+        ),
+        (
+            "layers",
+            case(
+                ("--tokenflow-layerwise", "auto"),
+                ("layers_staged_tokens_total",),
+                both=layers,
+                **layered,
+                **{**long, "tokens": 64},
+            ),
+        ),
+        (
+            "layers, scheduled",
+            case(
+                ("--tokenflow-layerwise", "auto", "--scheduler", "tokenflow"),
+                ("layers_staged_tokens_total", "preemptions_total"),
+                both=layers,
+                **sizes,
+            ),
+        ),
+        ("ngram", case((*TOKENFLOW, *drafts), PAUSED, **sizes)),
+    ]
+
+
+def _script(machine: Machine, name: str, output: str, folder: Path) -> Figures:
+    """One of the scripts that need torch alone; what it printed is what it says."""
+    said = link.script(machine, name, "--output", folder / output)
+    return {"said": said.splitlines()}
+
+
+def _big(machine: Machine, folder: Path) -> Figures:
+    """A 70B shape with weights in 8 bits, paused as the small one."""
+    if machine.toy:
+        raise UnfitError("weights in 8 bits have kernels on GPUs only")
+    if machine.memory() < BIG_BYTES:
+        raise UnfitError(f"{BIG} in 8 bits needs a GPU with {BIG_BYTES >> 30} GiB")
+    model = machine.model_options(MODELS[BIG], fp8=True)
+    case = same_tokens.Case(TOKENFLOW, PAUSED, streams=12, tokens=200, model=model)
+    return same_tokens.compare(machine, case, folder)
