@@ -7,10 +7,11 @@ kept beside. A part that the time does not suffice for is left out, and said.
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -168,14 +169,25 @@ class Journal:
         return folder
 
     def _keep(self, entry: Entry) -> Entry:
+        entry = replace(entry, figures=finite(entry.figures))
         path = self.folder / "parts" / f"{entry.name.replace('/', '.')}.json"
         scratch = path.with_suffix(".scratch")
-        scratch.write_text(json.dumps(asdict(entry), indent=1, default=str) + "\n")
+        told = json.dumps(asdict(entry), indent=1, default=str, allow_nan=False)
+        scratch.write_text(told + "\n")
         scratch.replace(path)  # a call that is killed meanwhile leaves the old one
         return entry
 
     def _files(self) -> list[Path]:
         return [*(self.folder / "parts").glob("*.json")]
+
+
+def finite(value: Any) -> Any:
+    """The same without what JSON cannot say, NaN and infinity, which become None."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def exit_code(entries: Sequence[Entry]) -> int:

@@ -47,12 +47,14 @@ class Machine:
         model: What is served: a name of `MODELS`, or a model's folder or name with weights.
         emulated: No GPU: workloads on a device with the times of this profile, in virtual time.
         home: For model folders.
+        launcher: What starts SGLang's server.
     """
 
     toy: bool
     model: str
     home: Path
     emulated: Path | None = None
+    launcher: tuple[str, ...] = (sys.executable, "-m", "sglang.launch_server")
 
     @property
     def shape(self) -> Model | None:
@@ -111,10 +113,10 @@ class Machine:
         Raises:
             ServerError: It did not start.
         """
-        launcher = [sys.executable, "-m", "sglang.launch_server"]
+        launcher = self.launcher
         if self.emulated is not None:
-            launcher = [sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--virtual-time"]
-            launcher += ["--profile", str(self.emulated), "--"]
+            emulator = (sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--virtual-time")
+            launcher = (*emulator, "--profile", str(self.emulated), "--")
             model = ()
         elif model is None:
             model = self.model_options(self.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from journal import Entry, State
 
@@ -141,7 +141,7 @@ def _over_stock(
             row = [name, FELT[key][0], f"{factor:.2f}x" if factor else ""]
             for said in others.values():
                 there = said.get(name, {}), said.get(base, {})
-                other = _ratio(key, *(each.get(key, math.nan) for each in there))
+                other = _ratio(key, *(each.get(key) for each in there))
                 row.append(f"{other:.2f}x" if other else "")
             rows.append(row)
     if not rows:
@@ -162,19 +162,23 @@ def compared(
     return shown(key, said[key]), f"{ratio:.2f}", "yes" if abs(ratio - 1.0) <= GOAL else "**no**"
 
 
-def _ratio(key: str, real: float, said: float) -> float | None:
+def _ratio(key: str, real: float | None, said: float | None) -> float | None:
     """Real over said; None where it says nothing."""
     small = SMALL.get(key, 0.0)
-    known = math.isfinite(real) and math.isfinite(said)
-    if not known or said <= 0.0 or (real < small and said < small):
+    if not (_is_known(real) and _is_known(said)) or said <= 0.0 or max(real, said) < small:
         return None
     return real / said
 
 
-def shown(key: str, value: float) -> str:
+def _is_known(value: float | None) -> TypeGuard[float]:
+    """Whether a figure is there: JSON has None for NaN."""
+    return value is not None and math.isfinite(value)
+
+
+def shown(key: str, value: float | None) -> str:
     """A figure with its unit."""
     unit = FELT[key][1]
-    if not math.isfinite(value):
+    if not _is_known(value):
         return ""
     if unit == "%":
         return f"{value:.0%}"
@@ -252,8 +256,8 @@ def _short(why: str) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.0%}"
+    return f"{value:.0%}" if _is_known(value) else ""
 
 
 def _number(value: float | None, scale: float = 1.0, unit: str = "") -> str:
-    return "" if value is None or not math.isfinite(value) else f"{scale * value:,.2f}{unit}"
+    return f"{scale * value:,.2f}{unit}" if _is_known(value) else ""
