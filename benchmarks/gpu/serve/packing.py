@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -21,7 +22,9 @@ class MissingError(Exception):
     """Parts are missing, or are not those of one archive."""
 
 
-def pack(folder: Path, out: Path, name: str, room: Callable[[int], int]) -> list[Path]:
+def pack(
+    folder: Path, out: Path, name: str, room: Callable[[int], int], effort: int = 6
+) -> list[Path]:
     """Write the folder's files as `NAME.00`, `NAME.01`, ... and their checksum.
 
     What was packed there before by that name is replaced. Bytecode is left out.
@@ -31,14 +34,15 @@ def pack(folder: Path, out: Path, name: str, room: Callable[[int], int]) -> list
         out: Where the parts go; made if missing.
         name: Of the parts.
         room: Bytes that the part of a number, from 0 on, may have.
+        effort: Of xz, 0 to 9.
 
     Returns:
         The parts, in order.
     """
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:xz", preset=6) as archive:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(folder, ".", filter=_no_bytecode)
-    content = packed.getvalue()
+    content = lzma.compress(packed.getvalue(), preset=effort)
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob(f"{name}.[0-9][0-9]"):
         old.unlink()

@@ -25,6 +25,14 @@ FELT = {
     "served_well": ("served well", "%"),
 }
 """Of what readers feel: its name, and its unit."""
+
+COUNTED = {
+    "preemptions_total": "pauses",
+    "resume_loaded_tokens_total": "tokens loaded",
+    "restored_tokens_total": "tokens restored",
+    "layers_staged_tokens_total": "tokens of layers fetched",
+}
+"""Counters of the server under test: their names on the page."""
 Simulate = Callable[[Mapping[str, Any]], Mapping[str, float]]
 """From what was measured of a server to what a simulation or an emulated device says of it."""
 
@@ -75,24 +83,22 @@ def _same(entries: Sequence[Entry]) -> list[str]:
         "is wrong if it is more than the limit, which stock SGLang's own answers set.",
         "",
     ]
-    rows = []
+    rows: list[Sequence[str]] = []
     for entry in entries:
-        found, counters = entry.figures, entry.figures["counters"]
+        found = entry.figures
         for name, regret in found["worst_regret"].items():
             same = found["same_as_stock"].get(name)
+            counters = found["counters"] if name == "ours" else {}
             rows.append(
                 (
                     *(entry.name, name, "" if same is None else f"{same} of {found['answers']}"),
                     *(f"{regret:.4f}", f"{found['limit']:.4f}", f"{found['wrong_tokens'][name]:,}"),
-                    f"{counters.get('preemptions_total', 0):g}" if name == "ours" else "",
-                    f"{counters.get('resume_loaded_tokens_total', 0):,.0f}"
-                    if name == "ours"
-                    else "",
+                    *(_number(counters.get(count)) for count in COUNTED),
                     f"{found['times'][name]['first_mean_s']:.3f}",
                 )
             )
-    head = ("part", "server", "as stock's", "worst regret", "limit", "wrong tokens")
-    head += ("pauses", "tokens loaded", "first text, mean, s")
+    verdict = ("as stock's", "worst regret", "limit", "wrong tokens")
+    head = ("part", "server", *verdict, *COUNTED.values(), "first text, mean, s")
     return [*lines, *table(head, rows)]
 
 
@@ -101,7 +107,7 @@ def _workloads(entries: Sequence[Entry], beside: Mapping[str, Simulate]) -> list
         return []
     lines = ["", "## One workload", ""]
     real = {entry.name: entry.figures["felt"] for entry in entries}
-    others = {
+    others: dict[str, dict[str, Mapping[str, float]]] = {
         name: {entry.name: said for entry in entries if (said := simulate(entry.figures))}
         for name, simulate in beside.items()
     }
@@ -112,8 +118,8 @@ def _workloads(entries: Sequence[Entry], beside: Mapping[str, Simulate]) -> list
     for entry in entries:
         for key in FELT:
             row = [_named(entry), FELT[key][0], shown(key, real[entry.name][key])]
-            for said in others.values():
-                row += compared(key, real[entry.name], said.get(entry.name, {}))
+            for other in others.values():
+                row += compared(key, real[entry.name], other.get(entry.name, {}))
             rows.append(row)
     lines += table(head, rows)
     lines += _over_stock(real, others)

@@ -58,7 +58,7 @@ def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> l
         *_workloads(machine, journal),
         Part("link/copies", 2, partial(link.copies, machine, against)),
         Part("link/steps", 3, partial(link.steps, machine, measured)),
-        Part("link/pauses", 4, partial(link.pauses, machine, _paused(machine))),
+        Part("link/pauses", 4, partial(link.pauses, machine, paused_case(machine))),
         Part("restored/served", 5, cases["restored"]),
         Part("restored/torch", 1.5, restored),
         Part("layers/served", 5, cases["layers"]),
@@ -81,7 +81,7 @@ def _workloads(machine: Machine, journal: Journal) -> list[Part]:
     return made
 
 
-def _paused(machine: Machine) -> same_tokens.Case:
+def paused_case(machine: Machine) -> same_tokens.Case:
     """Streams that are paused, for want of memory."""
     if machine.toy:
         small = {"streams": 8, "lengths": (40, 120), "tokens": 64}
@@ -96,7 +96,7 @@ def _cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
     layered = {"one_by_one": True, "share": 1.25}
     drafts = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
     stored = (*STORAGE, "--hicache-ratio", "2")
-    paused = _paused(machine)
+    paused = paused_case(machine)
     sizes = {"streams": paused.streams, "lengths": paused.lengths, "tokens": paused.tokens}
     case: Callable[..., same_tokens.Case] = same_tokens.Case
     return [

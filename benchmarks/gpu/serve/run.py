@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import workload
-from journal import Entry, Journal, exit_code, step_of
+from journal import Entry, Journal, exit_code, finite, step_of
 from link import REFIT
 from machine import Machine
 from packing import pack
@@ -39,6 +41,7 @@ from parts import ATTACK_MINUTES, STEPS, parts
 
 from tokenflow_sgl.lab.profiles import DEVICES, DeviceProfile, ProfileError, load_profile
 
+PAGE = "page.md"
 NAME = "serve"
 """Of the packed files."""
 PIECE = 15 << 20
@@ -82,11 +85,14 @@ def main() -> int:
         print(f"[{part.name}] about {part.minutes:g} minutes", flush=True)
         done.append(journal.do(part))
         say(done[-1])
-        write_page(machine, journal, profile_of(args.profile, device), args.beside)
+        try:
+            write_page(machine, journal, profile_of(args.profile, device), args.beside)
+        except Exception:  # the figures are kept, and the next part may be the last that has time
+            traceback.print_exc()
         if args.pack is not None:
-            pack(out, args.pack, NAME, lambda number: PIECE)
-            (args.pack / "page.md").write_text((out / "page.md").read_text())
-    print(f"\n{(out / 'page.md').read_text()}")
+            pack(out, args.pack, NAME, lambda number: PIECE, effort=1)
+            shutil.copy(out / PAGE, args.pack)
+    print(f"\n{(out / PAGE).read_text()}")
     for sentence in left(done):
         print(sentence)
     return exit_code(done)
@@ -116,26 +122,36 @@ def write_page(
         other: Folder of another run, emulated for example.
     """
     beside: dict[str, Simulate] = {}
+    kept = journal.folder / "simulated.json"
     if shipped is not None:
-        beside["simulated"] = lambda found: simulated(found, shipped)
+        beside["simulated"] = lambda found: simulated(found, shipped, kept)
     refit = journal.folder / "link" / "steps" / REFIT
     if refit.exists():
         own = DeviceProfile.load(refit)
-        beside["with this GPU's steps"] = lambda found: simulated(found, own)
+        beside["with this GPU's steps"] = lambda found: simulated(found, own, kept)
     if other is not None:
         runs = [entry.figures for entry in Journal(other).entries() if "felt" in entry.figures]
         beside[other.name] = lambda found: _alike(found, runs)
     text = page(machine.described(), journal.entries(), STEPS, beside)
-    (journal.folder / "page.md").write_text(text)
+    (journal.folder / PAGE).write_text(text)
 
 
-def simulated(found: Mapping[str, Any], profile: DeviceProfile) -> Mapping[str, float]:
-    """The simulator's figures of a server; none where a run or a server cannot be simulated."""
-    try:
-        return workload.simulated(found, profile)
-    except Exception as error:
-        print(f"    not simulated: {error}", flush=True)
-        return {}
+def simulated(found: Mapping[str, Any], profile: DeviceProfile, kept: Path) -> Mapping[str, float]:
+    """The simulator's figures of a server; none where a run or a server cannot be simulated.
+
+    kept: File with those of earlier calls: the page is made after each part.
+    """
+    names = ("workload", "contender", "warm_up", "server")
+    key = json.dumps([profile.source, profile.device, *(found[name] for name in names)])
+    known: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else {}
+    if key not in known:
+        try:
+            known[key] = finite(workload.simulated(found, profile))
+        except Exception as error:
+            print(f"    not simulated: {error}", flush=True)
+            return {}
+        kept.write_text(json.dumps(known))
+    return known[key]
 
 
 def _alike(found: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> Mapping[str, float]:

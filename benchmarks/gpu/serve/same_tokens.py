@@ -179,7 +179,7 @@ def ask(served: Served, case: Case, *, backwards: bool = False) -> list[Answer]:
 
 
 def _stream(served: Served, prompt: Tokens, case: Case, ready: threading.Barrier) -> Answer:
-    sampling = {"max_new_tokens": case.tokens, "temperature": 0, "ignore_eos": True}
+    sampling: dict[str, Any] = {"max_new_tokens": case.tokens, "temperature": 0, "ignore_eos": True}
     sampling["custom_params"] = {"tokenflow_rate": RATE}
     body = {"input_ids": prompt, "sampling_params": sampling, "stream": True}
     request = urllib.request.Request(

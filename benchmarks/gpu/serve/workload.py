@@ -77,7 +77,7 @@ def measure(
     if not (out / "run.json").exists():
         raise RuntimeError(f"the replay ended with {code} and wrote no run")
     run = read_run(out)
-    found = {"felt": felt(run), "server": told(run, host), "shares": shares(run, counted)}
+    found: Figures = {"felt": felt(run), "server": told(run, host), "shares": shares(run, counted)}
     found |= {"workload": workload.trace, "warm_up": workload.warm_up, "contender": contender}
     found["counters"] = {
         name: total

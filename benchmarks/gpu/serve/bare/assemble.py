@@ -35,6 +35,8 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
+    # Without bytecode each process of a server would compile all that it imports.
+    "PYTHONDONTWRITEBYTECODE": "",
 }
 
 
