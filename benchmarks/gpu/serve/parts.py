@@ -15,6 +15,7 @@ from journal import Figures, Journal, Part, UnfitError
 from machine import Machine
 
 from tokenflow_sgl.lab.profiles import MODELS
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 
 TOKENFLOW = ("--scheduler", "tokenflow", "--hicache-ratio", "4")
 PAUSED = ("preemptions_total", "resume_loaded_tokens_total")
@@ -23,7 +24,7 @@ LAYERS = ("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph")
 BIG = "llama3-70b"
 BIG_BYTES = 90 << 30
 """Memory that it needs in 8 bits, with some KV."""
-PAPERS_TOKENS = 200_000
+PAPERS_TOKENS, TOY_TOKENS = 200_000, 6_000
 ATTACK_MINUTES = 30.0
 STEPS = {
     "kernels": "SGLang's kernels here are right",
@@ -48,37 +49,46 @@ def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> l
     """
     if machine.emulated is not None:
         return _workloads(machine, journal)
-    cases = {name: partial(same_tokens.compare, machine, case) for name, case in _cases(machine)}
+    compared = {name: partial(same_tokens.compare, machine, case) for name, case in cases(machine)}
     measured = journal.folder / "link" / "copies" / "measured.csv"
     restored = partial(_script, machine, "restore.py", "restore.json")
     layered = partial(_script, machine, "layerwise.py", "layerwise.json")
     return [
         Part("kernels/reference", 2, partial(reference.check, machine)),
-        Part("same/paused", 6, cases["paused"]),
+        Part("same/paused", 6, compared["paused"]),
         *_workloads(machine, journal),
         Part("link/copies", 2, partial(link.copies, machine, against)),
         Part("link/steps", 3, partial(link.steps, machine, measured)),
         Part("link/pauses", 4, partial(link.pauses, machine, paused_case(machine))),
-        Part("restored/served", 5, cases["restored"]),
+        Part("restored/served", 5, compared["restored"]),
         Part("restored/torch", 1.5, restored),
-        Part("layers/served", 5, cases["layers"]),
-        Part("layers/scheduled", 5, cases["layers, scheduled"]),
+        Part("layers/served", 5, compared["layers"]),
+        Part("layers/scheduled", 5, compared["layers, scheduled"]),
         Part("layers/torch", 1.5, layered),
         Part("further/fp8-70b", 8, partial(_big, machine)),
-        Part("further/ngram", 6, cases["ngram"]),
+        Part("further/ngram", 6, compared["ngram"]),
         Part("further/attack", minutes + 4, partial(attack.attack, machine, minutes)),
     ]
 
 
 def _workloads(machine: Machine, journal: Journal) -> list[Part]:
     made = []
-    trace, tokens = ("4090-a?scale=0.1", 3000) if machine.toy else ("h200-b", PAPERS_TOKENS)
+    trace, tokens = (_toy_trace(machine), TOY_TOKENS) if machine.toy else ("h200-b", PAPERS_TOKENS)
     for name, memory in {f"{tokens}": tokens, "own": None}.items():
         load = workload.Workload(trace, memory)
         for contender in workload.CONTENDERS:
             run = partial(workload.measure, machine, journal, load, contender)
             made.append(Part(f"workload/{name}-{contender}", 5, run))
     return made
+
+
+def _toy_trace(machine: Machine) -> str:
+    """Eight short answers, all asked for at once."""
+    request = TraceRequest(0.0, prompt_tokens=64, output_tokens=48, rate=20.0)
+    path = machine.home / "toy.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_native(path, Trace("toy", (request,) * 8, Accounting(8, 8)))
+    return str(path)
 
 
 def paused_case(machine: Machine) -> same_tokens.Case:
@@ -89,7 +99,8 @@ def paused_case(machine: Machine) -> same_tokens.Case:
     return same_tokens.Case(TOKENFLOW, PAUSED, control=True)
 
 
-def _cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
+def cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
+    """What is compared with stock SGLang, by name."""
     long = {"streams": 3, "lengths": (300, 400) if machine.toy else (16_000, 20_000), "tokens": 32}
     page = ("--page-size", "16" if machine.toy else "64")
     layers = (*page, *(() if machine.toy else LAYERS))

@@ -63,13 +63,8 @@ def measure(
     Raises:
         WrongError: The run is not valid, or the time was up before its end.
     """
-    setting = own_settings.SETTINGS[CONTENDERS[contender]]
-    options = ["--skip-tokenizer-init", "--incremental-streaming-output", *setting.flags.split()]
-    options += RATIO if contender == "tokenflow" else ()
-    if workload.kv_tokens is not None:
-        options += ["--max-total-tokens", str(workload.kv_tokens)]
     out = folder / "run"
-    with machine.served(folder, contender, options) as served:
+    with machine.served(folder, contender, options(workload, contender)) as served:
         before = scrape(served.server.url)
         code = _replay(workload, contender, served.server.url, out, journal.minutes_left)
         counted = scrape(served.server.url).since(before)
@@ -89,6 +84,17 @@ def measure(
     if code:
         raise WrongError(f"no valid run: {'; '.join(figures_of(run).warnings)}", found)
     return found
+
+
+def options(workload: Workload, contender: str) -> tuple[str, ...]:
+    """SGLang's options of a contender."""
+    memory = workload.kv_tokens
+    return (
+        *("--skip-tokenizer-init", "--incremental-streaming-output"),
+        *own_settings.SETTINGS[CONTENDERS[contender]].flags.split(),
+        *(RATIO if contender == "tokenflow" else ()),
+        *(() if memory is None else ("--max-total-tokens", str(memory))),
+    )
 
 
 def _replay(workload: Workload, contender: str, url: str, out: Path, minutes_left: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Iterator
@@ -221,3 +222,37 @@ def test_where_two_answers_part(same) -> None:
     assert same.differs_at([1, 2, 3], [1, 2, 3]) is None
     assert same.differs_at([1, 2, 3], [1, 5, 3]) == 1
     assert same.differs_at([1, 2, 3], [1, 2]) == 2
+
+
+@pytest.mark.long
+def test_sglang_takes_the_options_of_all_servers(tmp_path) -> None:
+    """Those of a GPU, which the dry run on a CPU leaves out."""
+    from sglang.srt.server_args import ServerArgs
+
+    from tokenflow_sgl.engine.flags import add_arguments
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    if "--scheduler" not in parser._option_string_actions:
+        add_arguments(parser)
+    names = ("machine", "parts", "same_tokens", "attack", "workload")
+    with gpu_serve.modules(*names) as (machine, parts, same_tokens, attack, workload):
+        gpu = machine.Machine(False, "llama3-8b", tmp_path)
+        lines = [
+            (*options, *same_tokens.STEADY)
+            for _, case in parts.cases(gpu)
+            for options in (
+                *((*case.both, *case.ours), case.both),
+                *((*case.both, *more) for _, more in case.beside),
+            )
+        ]
+        lines += [*attack.ARENAS.values(), attack.STOCK]
+        lines += [
+            (*workload.options(workload.Workload("h200-b", memory), contender),)
+            for memory in (None, 200_000)
+            for contender in workload.CONTENDERS
+        ]
+        common = ("--model-path", "m", *gpu.options())
+    for line in lines:
+        parser.parse_args([*common, *line])
+    assert len(lines) > 15
