@@ -25,6 +25,7 @@ from tokenflow_sgl_emulator.tokenizer import BOS_ID, EOS_ID, make_tokenizer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
+MODULE = "sglang.launch_server"
 PATHS = (
     *(ROOT, ROOT / "emulator" / "src", HERE / "plugin"),
     ROOT / "tests" / "helpers" / "server_side",  # policies by name
@@ -54,7 +55,7 @@ class Machine:
     model: str
     home: Path
     emulated: Path | None = None
-    launcher: tuple[str, ...] = (sys.executable, "-m", "sglang.launch_server")
+    launcher: tuple[str, ...] = (sys.executable, "-m", MODULE)
 
     @property
     def shape(self) -> Model | None:

@@ -23,7 +23,10 @@ import shutil
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "helpers"))
@@ -34,11 +37,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import workload
 from journal import Entry, Journal, exit_code, finite, step_of
 from link import REFIT
-from machine import Machine
+from machine import MODULE, Machine
 from packing import pack
 from page import Simulate, left, page
 from parts import ATTACK_MINUTES, STEPS, parts
 
+from porting.forks import warm_forks
 from tokenflow_sgl.lab.profiles import DEVICES, DeviceProfile, ProfileError, load_profile
 
 PAGE = "page.md"
@@ -67,35 +71,45 @@ def main() -> int:
     where.add_argument("--emulated", type=Path, metavar="PROFILE", help="an emulated device")
     args = parser.parse_args()
     out = args.out.absolute()
-    machine = Machine(args.toy, args.model, out / "models", args.emulated)
-    if not machine.toy and machine.emulated is None and not machine.gpus():
-        parser.error("nvidia-smi finds no GPU; --toy runs at toy size on the CPU")
+    with ExitStack() as stack:
+        machine = Machine(args.toy, args.model, out / "models", args.emulated)
+        if machine.toy:  # else a dry run would import SGLang for most of its time
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            warm = stack.enter_context(warm_forks(folder))
+            machine = replace(machine, launcher=(*warm, MODULE))
+        elif machine.emulated is None and not machine.gpus():
+            parser.error("nvidia-smi finds no GPU; --toy runs at toy size on the CPU")
+        done = run(machine, args)
+    if not done:
+        parser.error(f"--only {args.only} is no part here; steps are {', '.join(STEPS)}")
+    print(f"\n{(out / PAGE).read_text()}")
+    for sentence in left(done):
+        print(sentence)
+    return exit_code(done)
+
+
+def run(machine: Machine, args: argparse.Namespace) -> list[Entry]:
+    """Do the chosen parts, one after the other; the page is made again behind each."""
+    out = machine.home.parent
     journal = Journal(out, args.minutes)
     (out / "machine.json").write_text(json.dumps(machine.described(), indent=1) + "\n")
     device = device_of(machine.device())
-    chosen = [
-        part
-        for part in parts(machine, journal, device or "h200", args.attack_minutes)
-        if args.only in (None, step_of(part.name), part.name)
-    ]
-    if not chosen:
-        parser.error(f"--only {args.only} is no part here; steps are {', '.join(STEPS)}")
+    shipped = profile_of(args.profile, device)
     done: list[Entry] = []
-    for part in chosen:
+    for part in parts(machine, journal, device or "h200", args.attack_minutes):
+        if args.only not in (None, step_of(part.name), part.name):
+            continue
         print(f"[{part.name}] about {part.minutes:g} minutes", flush=True)
         done.append(journal.do(part))
         say(done[-1])
         try:
-            write_page(machine, journal, profile_of(args.profile, device), args.beside)
+            write_page(machine, journal, shipped, args.beside)
         except Exception:  # the figures are kept, and the next part may be the last that has time
             traceback.print_exc()
         if args.pack is not None:
             pack(out, args.pack, NAME, lambda number: PIECE, effort=1)
             shutil.copy(out / PAGE, args.pack)
-    print(f"\n{(out / PAGE).read_text()}")
-    for sentence in left(done):
-        print(sentence)
-    return exit_code(done)
+    return done
 
 
 def say(entry: Entry) -> None:

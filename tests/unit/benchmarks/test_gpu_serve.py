@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -256,3 +257,29 @@ def test_sglang_takes_the_options_of_all_servers(tmp_path) -> None:
     for line in lines:
         parser.parse_args([*common, *line])
     assert len(lines) > 15
+
+
+@pytest.mark.long
+def test_a_gpu_is_known_by_its_name() -> None:
+    with gpu_serve.modules("run") as (run,):
+        assert run.device_of("NVIDIA H200, 580.1, 143771") == "h200"
+        assert run.device_of("NVIDIA GeForce RTX 4090, 580.1, 24564") == "rtx4090"
+        assert run.device_of("NVIDIA A100-SXM4-80GB, 580.1, 81920") == "a100"
+        assert run.device_of("NVIDIA B300 SXM6 AC, 580.1, 1") == "b300"
+        assert run.device_of("NVIDIA T4, 580.1, 15360") is None
+
+
+def test_a_bare_machine_finds_the_plugins(tmp_path) -> None:
+    with gpu_serve.modules("bare.prepare", "bare.assemble") as (prepare, assemble):
+        for project in (prepare.ROOT, prepare.ROOT / "emulator"):
+            prepare.declare(project, tmp_path)
+        said = assemble.script(tmp_path / "a home")
+    (ours,) = distributions(name="tokenflow-sgl", path=[str(tmp_path)])
+    points = {(point.group, point.value) for point in ours.entry_points}
+    assert ("sglang.srt.plugins", "tokenflow_sgl.engine.plugin:register") in points
+    assert ("console_scripts", "tokenflow_sgl.cli:main") in points
+    (emulator,) = distributions(name="tokenflow-sgl-emulator", path=[str(tmp_path)])
+    groups = {point.group for point in emulator.entry_points}
+    assert groups >= {"sglang.srt.platforms", "sglang.srt.plugins"}
+    assert "export SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python" in said
+    assert f"export TRITON_CACHE_DIR='{tmp_path}/a home/triton'" in said
