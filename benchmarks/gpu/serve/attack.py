@@ -37,7 +37,7 @@ def attack(machine: Machine, minutes: float, folder: Path) -> Figures:
         WrongError: Something was wrong with ours, and nothing with stock SGLang.
     """
     model, again = (
-        make_tiny_model(folder / name, "qwen3", layers=2) for name in ("model", "again")
+        make_tiny_model(machine.home / name, "qwen3", layers=2) for name in ("model", "again")
     )
     given = ("--model-path", str(model), *(() if machine.toy else ("--dtype", "float16")))
     steady = () if machine.toy else ("--enable-deterministic-inference",)

@@ -47,7 +47,7 @@ class Machine:
         toy: No GPU: toy models on the CPU platform, which shows that all runs.
         model: What is served: a name of `MODELS`, or a model's folder or name with weights.
         emulated: No GPU: workloads on a device with the times of this profile, in virtual time.
-        home: For model folders.
+        home: For models and storages, which no result needs.
         launcher: What starts SGLang's server.
     """
 
@@ -71,7 +71,9 @@ class Machine:
 
     def variables(self) -> dict[str, str]:
         """Environment of every server here."""
-        given = {"PYTHONPATH": paths_for_python(), "HF_HUB_OFFLINE": "1"}
+        given = {"PYTHONPATH": paths_for_python()}
+        if self.shape is not None:
+            given["HF_HUB_OFFLINE"] = "1"
         if not self.toy and self.emulated is None:
             given["SGLANG_ENABLE_METRICS_DEVICE_TIMER"] = "1"
         if self.toy:
@@ -163,7 +165,9 @@ class Machine:
         return 0 if self.toy or self.emulated else len(asked_nvidia("name").splitlines())
 
     def memory(self) -> int:
-        """Bytes of the first GPU's memory; 0 without one."""
+        """Bytes of the first GPU's memory, or of the emulated device's; 0 without one."""
+        if self.emulated is not None:
+            return DeviceProfile.load(self.emulated).device_memory
         told = asked_nvidia("memory.total").split() if self.gpus() else []
         return int(told[0]) << 20 if told else 0
 

@@ -24,7 +24,9 @@ LAYERS = ("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph")
 BIG = "llama3-70b"
 BIG_BYTES = 90 << 30
 """Memory that it needs in 8 bits, with some KV."""
-PAPERS_TOKENS, TOY_TOKENS = 200_000, 6_000
+PAPERS_TOKENS = 200_000
+LARGE_BYTES = 60 << 30
+"""Of a device's memory, from which on it holds the paper's KV of `h200-b`."""
 ATTACK_MINUTES = 30.0
 STEPS = {
     "kernels": "SGLang's kernels here are right",
@@ -73,20 +75,28 @@ def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> l
 
 def _workloads(machine: Machine, journal: Journal) -> list[Part]:
     made = []
-    trace, tokens = (_toy_trace(machine), TOY_TOKENS) if machine.toy else ("h200-b", PAPERS_TOKENS)
-    for name, memory in {f"{tokens}": tokens, "own": None}.items():
-        load = workload.Workload(trace, memory)
+    for name, load in _loads(machine, journal.folder).items():
         for contender in workload.CONTENDERS:
             run = partial(workload.measure, machine, journal, load, contender)
             made.append(Part(f"workload/{name}-{contender}", 5, run))
     return made
 
 
-def _toy_trace(machine: Machine) -> str:
+def _loads(machine: Machine, folder: Path) -> dict[str, workload.Workload]:
+    """What the device's memory holds."""
+    if machine.toy:
+        trace = _toy_trace(folder)
+        return {"6000": workload.Workload(trace, 6_000), "own": workload.Workload(trace, None)}
+    if machine.memory() < LARGE_BYTES:
+        return {"own": workload.Workload("4090-a", None)}
+    large = {f"{PAPERS_TOKENS}": workload.Workload("h200-b", PAPERS_TOKENS)}
+    return {**large, "own": workload.Workload("h200-b", None)}
+
+
+def _toy_trace(folder: Path) -> str:
     """Eight short answers, all asked for at once."""
     request = TraceRequest(0.0, prompt_tokens=64, output_tokens=48, rate=20.0)
-    path = machine.home / "toy.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / "toy.jsonl"
     write_native(path, Trace("toy", (request,) * 8, Accounting(8, 8)))
     return str(path)
 

@@ -34,7 +34,7 @@ def check(machine: Machine, folder: Path) -> Figures:
     # Heads as wide as those of real models: kernels are made for such.
     hidden, heads = (64, 4) if machine.toy else (1024, 8)
     path = make_tiny_model(
-        folder / "model", "llama", vocab=VOCABULARY, hidden=hidden, heads=heads, layers=2
+        machine.home / "reference", "llama", vocab=VOCABULARY, hidden=hidden, heads=heads, layers=2
     )
     draw = random.Random(1)
     prompt, other = ([draw.randrange(300, VOCABULARY) for _ in range(PROMPT)] for _ in range(2))

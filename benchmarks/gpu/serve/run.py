@@ -72,14 +72,14 @@ def main() -> int:
     args = parser.parse_args()
     out = args.out.absolute()
     with ExitStack() as stack:
-        machine = Machine(args.toy, args.model, out / "models", args.emulated)
+        home = Path(stack.enter_context(TemporaryDirectory()))
+        machine = Machine(args.toy, args.model, home, args.emulated)
         if machine.toy:  # else a dry run would import SGLang for most of its time
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            warm = stack.enter_context(warm_forks(folder))
+            warm = stack.enter_context(warm_forks(home))
             machine = replace(machine, launcher=(*warm, MODULE))
         elif machine.emulated is None and not machine.gpus():
             parser.error("nvidia-smi finds no GPU; --toy runs at toy size on the CPU")
-        done = run(machine, args)
+        done = run(machine, out, args)
     if not done:
         parser.error(f"--only {args.only} is no part here; steps are {', '.join(STEPS)}")
     print(f"\n{(out / PAGE).read_text()}")
@@ -88,9 +88,8 @@ def main() -> int:
     return exit_code(done)
 
 
-def run(machine: Machine, args: argparse.Namespace) -> list[Entry]:
+def run(machine: Machine, out: Path, args: argparse.Namespace) -> list[Entry]:
     """Do the chosen parts, one after the other; the page is made again behind each."""
-    out = machine.home.parent
     journal = Journal(out, args.minutes)
     (out / "machine.json").write_text(json.dumps(machine.described(), indent=1) + "\n")
     device = device_of(machine.device())

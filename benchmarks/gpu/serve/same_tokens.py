@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from journal import Figures, WrongError
@@ -150,9 +151,14 @@ def _asked(
     machine: Machine, case: Case, folder: Path, name: str, options: Sequence[str], said: Said
 ) -> dict[str, float]:
     """Ask a server, and again where the case says so; what its counters of ours say."""
-    storage = {STORAGE_VARIABLE: str(machine.home / f"storage-{name}-{time.monotonic_ns()}")}
-    env = {**CHECKED, **storage}
-    with machine.served(folder, name, options, model=case.model, env=env) as served:
+    with (
+        TemporaryDirectory(dir=machine.home) as storage,
+        machine.served(
+            *(folder, name, options),
+            model=case.model,
+            env={**CHECKED, STORAGE_VARIABLE: storage},
+        ) as served,
+    ):
         said[name] = ask(served, case)
         if case.again:
             served.flush_when_idle()  # refused until what is to be stored is stored
