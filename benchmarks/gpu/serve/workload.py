@@ -134,15 +134,14 @@ def told(run: Run, host_tokens: float) -> dict[str, Any]:
 def shares(run: Run, counted: Scrape) -> dict[str, float]:
     """Shares of the time of the run: of the scheduler's thread, and of the device; NaN: not told.
 
-    The time is that until the last token, warm-up and idling before it not counted; the counters
-    have the warm-up burst, too, so shares are a little too large.
+    The time is that until the last token. The counters have the warm-up burst, too, so shares are
+    a little too large.
     """
     makespan = figures_of(run).throughput.makespan
     named = {
         "scheduler_cpu": "sglang:scheduler_process_cpu_seconds_total",
         "added_by_tokenflow": "scheduling_seconds_total",
         "device_busy": "sglang:forward_execution_seconds_total",
-        "scheduler_idle": "sglang:scheduler_idle_seconds_total",
     }
     return {name: counted.total(metric) / makespan for name, metric in named.items()}
 
