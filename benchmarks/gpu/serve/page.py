@@ -123,7 +123,7 @@ def _workloads(entries: Sequence[Entry], beside: Mapping[str, Simulate]) -> list
             rows.append(row)
     lines += table(head, rows)
     lines += _over_stock(real, others)
-    lines += ["", "Shares of the time of the run:", ""]
+    lines += ["", "Shares of the time of the run, the warm-up counted with it:", ""]
     names = tuple(entries[0].figures["shares"])
     rows = [
         [_named(entry), *(_share(entry.figures["shares"][name]) for name in names)]
@@ -144,7 +144,7 @@ def _over_stock(
             continue
         for key in FELT:
             factor = _ratio(key, ours[key], real[base][key])
-            row = [name, FELT[key][0], f"{factor:.2f}x" if factor else ""]
+            row = [_plain(name), FELT[key][0], f"{factor:.2f}x" if factor else ""]
             for said in others.values():
                 there = said.get(name, {}), said.get(base, {})
                 other = _ratio(key, *(each.get(key) for each in there))
@@ -250,9 +250,11 @@ def left(entries: Sequence[Entry]) -> list[str]:
 
 
 def _named(entry: Entry) -> str:
-    return entry.name.removeprefix("workload/") + (
-        "" if entry.state is State.DONE else " (invalid)"
-    )
+    return _plain(entry.name) + ("" if entry.state is State.DONE else " (invalid)")
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("workload/")
 
 
 def _short(why: str) -> str:

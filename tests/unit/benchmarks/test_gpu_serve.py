@@ -147,7 +147,7 @@ def test_the_page_has_what_was_done_and_ratios_over_stock(page, journal) -> None
     assert "| kernels/reference | failed | 1.0 | two lines / a bar |" in text
     assert text.index("kernels/reference") < text.index("workload/200000-stock")
     assert "| 200000-stock | first text, mean | 1.00 s | 1.00 s | 1.00 | yes |" in text
-    assert "| workload/200000-tokenflow | first text, mean | 0.50x | 1.00x |" in text
+    assert "| 200000-tokenflow | first text, mean | 0.50x | 1.00x |" in text
     assert "| 200000-tokenflow | 30% |" in text
     (said,) = page.left(entries)
     assert said == "kernels/reference: failed (two lines / a bar)"
