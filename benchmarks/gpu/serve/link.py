@@ -14,7 +14,7 @@ from typing import Any
 
 from journal import Figures
 from machine import ROOT, Machine
-from same_tokens import Case, ask, times
+from same_tokens import Case, ask, small, times
 
 from tokenflow_sgl.lab.observe.metrics_page import Scrape, scrape
 from tokenflow_sgl.lab.profiles import DeviceProfile, ProfileError
@@ -164,12 +164,12 @@ def pauses(machine: Machine, case: Case, folder: Path) -> Figures:
     """Decode steps of the same streams on stock SGLang, and with pauses all the time.
 
     Every few steps half of the streams are paused, written to the host and loaded back, while the
-    others decode.
+    others decode. There is memory for a part of them only, else nothing would have to come back.
     """
     ample = ("--max-total-tokens", str(2 * case.needed()))
     found: Figures = {}
-    for name, options in {"stock": (), "pausing": (*FORCED, *case.ours)}.items():
-        with machine.served(folder, name, (*ample, *options)) as served:
+    for name, options in {"stock": ample, "pausing": (*small(case), *case.ours, *FORCED)}.items():
+        with machine.served(folder, name, options) as served:
             ask(served, case)  # SGLang compiles and captures what it needs
             served.flush_when_idle()
             before = scrape(served.server.url)

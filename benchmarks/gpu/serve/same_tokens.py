@@ -111,7 +111,7 @@ def compare(machine: Machine, case: Case, folder: Path) -> Figures:
     """
     steady = () if machine.toy else STEADY
     said: Said = {}
-    options: Sequence[str] = (*_small(case), *case.ours)
+    options: Sequence[str] = (*small(case), *case.ours)
     try:
         counted = _asked(machine, case, folder, "ours", (*steady, *options), said)
     except ServerError as error:
@@ -121,10 +121,10 @@ def compare(machine: Machine, case: Case, folder: Path) -> Figures:
         steady = ()
         counted = _asked(machine, case, folder, "ours", options, said)
     for name, more in case.beside:
-        _asked(machine, case, folder, name, (*steady, *_small(case), *more), said)
+        _asked(machine, case, folder, name, (*steady, *small(case), *more), said)
     if case.control:
         env = {BREAK_VARIABLE: "1"}
-        options = (*steady, *_small(case), *case.ours)
+        options = (*steady, *small(case), *case.ours)
         broken = machine.served(folder, CONTROL, options, model=case.model, env=env)
         with broken as served:
             said[CONTROL] = ask(served, case)
@@ -143,7 +143,8 @@ def compare(machine: Machine, case: Case, folder: Path) -> Figures:
     return figures
 
 
-def _small(case: Case) -> tuple[str, ...]:
+def small(case: Case) -> tuple[str, ...]:
+    """SGLang's options of a server that has too little memory for all streams at once."""
     return (*case.both, "--max-total-tokens", str(int(case.share * case.needed())))
 
 

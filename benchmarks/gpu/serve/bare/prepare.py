@@ -33,7 +33,7 @@ KERNELS = "sglang-kernel"
 PYTHON_FILES, BINARIES = "0.4.10", "0.4.6"
 """Of sglang-kernel: the one that SGLang pins, and the last one compiled for torch 2.11."""
 BINARY = "sgl_kernel/sm90/common_ops.abi3.so"
-UNUSED = ("bin", "sglang/multimodal_gen", "sglang/benchmark")
+UNUSED = ("bin", "sglang/multimodal_gen")
 """Of what is installed: large, and imported by no server of this benchmark."""
 GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17)
 """Of the wheels, as 2.N: pip takes only the versions that it is told."""
