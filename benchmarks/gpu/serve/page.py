@@ -31,6 +31,7 @@ COUNTED = {
     "resume_loaded_tokens_total": "tokens loaded",
     "restored_tokens_total": "tokens restored",
     "layers_staged_tokens_total": "tokens of layers fetched",
+    "layers_moved_tokens_total": "moved",
 }
 """Counters of the server under test: their names on the page."""
 Simulate = Callable[[Mapping[str, Any]], Mapping[str, float]]

@@ -151,7 +151,7 @@ def cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
             "layers, scheduled",
             case(
                 ("--tokenflow-layerwise", "auto", "--scheduler", "tokenflow"),
-                ("layers_staged_tokens_total", "preemptions_total"),
+                ("preemptions_total", "layers_moved_tokens_total"),
                 both=layers,
                 **sizes,
             ),
