@@ -41,7 +41,9 @@ def script(machine: Machine, name: str, *options: str | Path) -> str:
     """
     toy = ("--toy",) if machine.toy and name != "compare.py" else ()
     command = [sys.executable, str(SCRIPTS / name), *map(str, options), *toy]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    # Without a GPU Triton's kernels run in its interpreter.
+    env = {**os.environ, **({"TRITON_INTERPRET": "1"} if machine.toy else {})}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env)
     print(done.stdout, end="", flush=True)
     if done.returncode:
         raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
