@@ -24,7 +24,6 @@ from tokenflow_sgl.lab.profiles.measured import COLUMNS, read_measurements
 SCRIPTS = ROOT / "benchmarks" / "gpu"
 REFIT = "refit.json"
 """The profile with SGLang's own steps on this device."""
-FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 DECODE, GRAPHS = "sglang:forward_execution_seconds_total", "sglang:cuda_graph_passes_total"
 COPIES = {
     "load": ("sglang:load_back_bytes_total", "sglang:load_back_duration_seconds"),
@@ -170,7 +169,7 @@ def pauses(machine: Machine, case: Case, folder: Path) -> Figures:
     """
     ample = ("--max-total-tokens", str(2 * case.needed()))
     found: Figures = {}
-    for name, options in {"stock": ample, "pausing": (*small(case), *case.ours, *FORCED)}.items():
+    for name, options in {"stock": ample, "pausing": (*small(case), *case.ours)}.items():
         with machine.served(folder, name, options) as served:
             ask(served, case)  # SGLang compiles and captures what it needs
             served.flush_when_idle()

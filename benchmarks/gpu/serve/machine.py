@@ -37,6 +37,8 @@ LOG_BYTES = 4_000_000
 """Of a server's log that are kept, its end."""
 STARTUP_S = 400.0
 CONTEXT = 131072
+LEAST_VOCABULARY = 10_240
+"""Of a made-up model: SGLang's `one_batch` draws its prompts from 10,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def asked_nvidia(what: str) -> str:
 def make_model(folder: Path, shape: Model, *, fp8: bool = False) -> Path:
     """A folder with configuration and tokenizer and no weights, for `--load-format dummy`."""
     tokens = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
-    vocabulary = max(shape.vocabulary, 2048)
+    vocabulary = max(shape.vocabulary, LEAST_VOCABULARY)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

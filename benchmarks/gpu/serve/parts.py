@@ -18,6 +18,8 @@ from tokenflow_sgl.lab.profiles import MODELS
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 
 TOKENFLOW = ("--scheduler", "tokenflow", "--hicache-ratio", "4")
+FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
+"""Half of the streams are paused every few steps, whatever the readers need."""
 PAUSED = ("preemptions_total", "resume_loaded_tokens_total")
 STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file")
 LAYERS = ("--disable-decode-cuda-graph", "--disable-prefill-cuda-graph")
@@ -51,17 +53,19 @@ def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> l
     """
     if machine.emulated is not None:
         return _workloads(machine, journal)
-    compared = {name: partial(same_tokens.compare, machine, case) for name, case in cases(machine)}
+    known = dict(cases(machine))
+    compared = {name: partial(same_tokens.compare, machine, case) for name, case in known.items()}
     measured = journal.folder / "link" / "copies" / "measured.csv"
     restored = partial(_script, machine, "restore.py", "restore.json")
     layered = partial(_script, machine, "layerwise.py", "layerwise.json")
     return [
         Part("kernels/reference", 2, partial(reference.check, machine)),
         Part("same/paused", 6, compared["paused"]),
+        Part("same/forced", 4, compared["forced"]),
         *_workloads(machine, journal),
         Part("link/copies", 2, partial(link.copies, machine, against)),
         Part("link/steps", 3, partial(link.steps, machine, measured)),
-        Part("link/pauses", 4, partial(link.pauses, machine, paused_case(machine))),
+        Part("link/pauses", 4, partial(link.pauses, machine, known["forced"])),
         Part("restored/served", 5, compared["restored"]),
         Part("restored/torch", 1.5, restored),
         Part("layers/served", 5, compared["layers"]),
@@ -156,7 +160,8 @@ def cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
                 **sizes,
             ),
         ),
-        ("ngram", case((*TOKENFLOW, *drafts), PAUSED, **sizes)),
+        ("forced", case(FORCED, PAUSED, **sizes)),
+        ("ngram", case((*FORCED, *drafts), PAUSED, **sizes)),
     ]
 
 
