@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import gpu_serve
@@ -13,15 +12,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_paused_streams_say_the_same_and_broken_copies_are_noticed(
-    warm: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: tuple[str, ...], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["emulator/src"]))
     with gpu_serve.modules("machine", "same_tokens", "parts") as (machine, same_tokens, parts):
-        toy = machine.Machine(True, "llama3-8b", tmp_path / "models", None, (*warm, MODULE))
-        found = same_tokens.compare(toy, parts.paused_case(toy), tmp_path)
-    same = found["same_as_stock"]
+        toy = machine.Machine(True, "llama3-8b", tmp_path, launcher=(*warm, MODULE))
+        found = same_tokens.compare(toy, dict(parts.cases(toy))["forced"], tmp_path)
+    same, wrong = found["same_as_stock"], found["wrong_tokens"]
     assert same["ours"] == same["stock again"] == found["answers"] == 8
     assert found["counters"]["preemptions_total"] > 0
     assert found["counters"]["resume_loaded_tokens_total"] > 0
     assert same["broken"] < 8
-    assert found["wrong_tokens"]["ours"] == 0 < found["wrong_tokens"]["broken"]
+    assert wrong["ours"] == 0 < wrong["broken"]

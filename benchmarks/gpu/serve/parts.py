@@ -60,8 +60,8 @@ def parts(machine: Machine, journal: Journal, against: str, minutes: float) -> l
     layered = partial(_script, machine, "layerwise.py", "layerwise.json")
     return [
         Part("kernels/reference", 2, partial(reference.check, machine)),
-        Part("same/paused", 6, compared["paused"]),
-        Part("same/forced", 4, compared["forced"]),
+        Part("same/paused", 4, compared["paused"]),
+        Part("same/forced", 6, compared["forced"]),
         *_workloads(machine, journal),
         Part("link/copies", 2, partial(link.copies, machine, against)),
         Part("link/steps", 3, partial(link.steps, machine, measured)),
@@ -109,8 +109,8 @@ def paused_case(machine: Machine) -> same_tokens.Case:
     """Streams that are paused, for want of memory."""
     if machine.toy:
         small = {"streams": 8, "lengths": (40, 120), "tokens": 64}
-        return same_tokens.Case(TOKENFLOW, PAUSED, control=True, **small)  # type: ignore[arg-type]
-    return same_tokens.Case(TOKENFLOW, PAUSED, control=True)
+        return same_tokens.Case(TOKENFLOW, PAUSED, **small)  # type: ignore[arg-type]
+    return same_tokens.Case(TOKENFLOW, PAUSED)
 
 
 def cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
@@ -160,7 +160,7 @@ def cases(machine: Machine) -> list[tuple[str, same_tokens.Case]]:
                 **sizes,
             ),
         ),
-        ("forced", case(FORCED, PAUSED, **sizes)),
+        ("forced", case(FORCED, PAUSED, control=True, **sizes)),
         ("ngram", case((*FORCED, *drafts), PAUSED, **sizes)),
     ]
 
