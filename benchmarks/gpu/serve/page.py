@@ -112,7 +112,7 @@ def _workloads(entries: Sequence[Entry], beside: Mapping[str, Simulate]) -> list
         name: {entry.name: said for entry in entries if (said := simulate(entry.figures))}
         for name, simulate in beside.items()
     }
-    head = ["run", "figure", "real"]
+    head = ["run", "figure", "measured"]
     for name in others:
         head += [name, "ratio", f"within {GOAL:.0%}"]
     rows = []
@@ -154,7 +154,7 @@ def _over_stock(
     if not rows:
         return []
     lines = ["", "Over stock SGLang's:", ""]
-    return [*lines, *table(("run", "figure", "real", *others), rows)]
+    return [*lines, *table(("run", "figure", "measured", *others), rows)]
 
 
 def compared(
