@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -70,6 +71,7 @@ def main() -> int:
     where.add_argument("--toy", action="store_true", help="toy models on a CPU: a dry run")
     where.add_argument("--emulated", type=Path, metavar="PROFILE", help="an emulated device")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: servers are stopped
     out = args.out.absolute()
     with ExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory()))
