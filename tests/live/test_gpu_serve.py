@@ -1,4 +1,4 @@
-"""The first step of benchmarks/gpu/serve at toy size: paused streams, and a control that fails."""
+"""Forced pauses of benchmarks/gpu/serve at toy size, and its control: broken copies are noticed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from machine import ROOT, Machine
 from same_tokens import Case, ask, small, times
 
 from tokenflow_sgl.lab.observe.metrics_page import Scrape, scrape
-from tokenflow_sgl.lab.profiles import DeviceProfile, ProfileError
+from tokenflow_sgl.lab.profiles import ProfileError
 from tokenflow_sgl.lab.profiles.fit import fit
 from tokenflow_sgl.lab.profiles.measured import COLUMNS, read_measurements
 
@@ -208,12 +208,3 @@ def read(counted: Scrape) -> Figures:
 
 def _over(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
-
-
-def against_profile(found: Figures, profile: DeviceProfile, context: float) -> float:
-    """A server's mean decode step over what the profile says of as many rows.
-
-    context: Mean KV tokens of a row.
-    """
-    rows = found["rows"]
-    return float(found["decode_step_s"] / profile.decode_seconds(rows, rows * context))
